@@ -1,4 +1,4 @@
-"""The place up to which a partition's data has its log."""
+"""The applied offset of a partition's data, with its leader_epoch."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The place up to which the partition's log is in the data: offset and leader_epoch of the last entry."""
+    """The last entry of the partition's log that is in the data: its offset and leader_epoch. (0, 0): none is."""
 
     BYTES: ClassVar[int] = 12
 

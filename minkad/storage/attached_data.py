@@ -1,5 +1,5 @@
-"""The data of a split's child that has no own database yet: its rows are in the parent's database, where they no longer
-change, and later writes are in memory.
+"""The data of a split's child that has no database of its own yet: its first rows are in the parent's database, where
+they no longer change; its later writes are in memory.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,7 +23,7 @@ _FIRST: Final = b"\x00"
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A child's data is a part of the data of `parent`, as of the parent's entry `applied`."""
+    """A child's first rows are a part of the data of `parent`, as of the parent's entry `applied`."""
 
     parent: "DataDatabase"
     parent_id: int
@@ -37,7 +37,7 @@ class Attachment:
 
 
 class AttachedData:
-    """The rows of the parent, and over them the writes to the child since. For the loop's thread."""
+    """The parent's rows, and the later writes to the child, which hide them. For the loop's thread."""
 
     __slots__ = ("_at_first", "_parent", "applied", "loads", "memory_bytes", "newer", "versions")
 
@@ -46,9 +46,9 @@ class AttachedData:
         self.applied = attachment.applied
         self.versions = attachment.versions
         self.loads = attachment.parent.loads
-        self._at_first = attachment.parent.size()
+        self._at_first = attachment.parent.size()  # an estimate that is too high: it includes the parent's own half
         self.newer: dict[bytes, bytes | None] = {}  # later writes; None: deleted
-        self.memory_bytes = 0  # of `newer`, each write counted
+        self.memory_bytes = 0  # of all writes to `newer`, overwritten ones included
 
     def write(self, writes: Sequence[WriteBody], applied: Applied, last_offset: int | None = None) -> None:
         """Apply the writes in order. `last_offset`: the offset of the last write, if `applied` does not have it."""
@@ -63,7 +63,7 @@ class AttachedData:
         return self._over(keys, dict(zip(older, self._parent.stored(older), strict=True)) if older else {})
 
     async def stored_many(self, keys: list[bytes], max_bytes: int) -> list[bytes | None]:
-        """The same, read on another thread. Raises TOO_LARGE if the values have more than `max_bytes` together."""
+        """Like `stored`, on another thread. Raises TOO_LARGE if all values together exceed `max_bytes`."""
         older = [key for key in keys if key not in self.newer]
         rows = self._over(keys, dict(zip(older, await self._parent.stored_many(older, max_bytes), strict=True)))
         if sum([len(row) for row in rows if row]) > max_bytes:
@@ -102,7 +102,7 @@ class AttachedData:
             start, end = (start, keys[-1]) if reverse else (keys[-1] + _FIRST, end)
 
     def size(self) -> Size:
-        """An estimate: at first the parent's, plus the writes since."""
+        """An estimate: the parent's size when the child was attached, plus all writes to the child."""
         return Size(self._at_first.bytes + self.memory_bytes, self._at_first.keys + len(self.newer))
 
     def share(self, part: KeyRange) -> float:

@@ -1,4 +1,4 @@
-"""Checkpoints: a data database as of one moment, made of hard links, sent file by file, put in place as a whole."""
+"""Checkpoints: copies of a data database, made of hard links, sent file by file, and put in place as a whole."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ class CheckpointFile:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A folder of hard links. `remove` it when it is no longer needed: it keeps files that compaction would free."""
+    """A folder of hard links. Call `remove` when nobody needs it: its links keep files that compaction would free."""
 
     path: Path
     files: tuple[CheckpointFile, ...]
@@ -50,9 +50,9 @@ class Checkpoint:
         return sum(file.size for file in self.files)
 
     async def read(self, chunk_bytes: int, skip: Collection[str] = ()) -> AsyncIterator[tuple[bytes, int | None]]:
-        """The content of the files except those to skip, in order and in chunks. The last chunk of each file comes with
-        the file's CRC-32, the others with None. While the caller works on one chunk, the next is read. Raises
-        STORAGE_FAILED.
+        """The content of the files, in order and in chunks, without the files to `skip`. The last chunk of each file
+        comes with the file's CRC-32, the other chunks with None. While the caller works on one chunk, a thread reads
+        the next. Raises CORRUPT_DATA, STORAGE_FAILED.
         """
         loop = asyncio.get_running_loop()
         parts = self._parts(chunk_bytes, skip)
@@ -68,7 +68,7 @@ class Checkpoint:
             raise _unreadable(error, f"reading the checkpoint {self.path}", self.path) from error
         finally:
             if ahead is not None:
-                ahead.cancel()  # nobody waits for it, so its failure must not be reported
+                ahead.cancel()  # so asyncio doesn't report a failure of this read
 
     def _parts(self, chunk_bytes: int, skip: Collection[str]) -> Iterator["_Part"]:
         for file in self.files:
@@ -78,14 +78,14 @@ class Checkpoint:
                     yield _Part(self.path / file.name, start, end - start, end == file.size)
 
     async def checksum(self, file: CheckpointFile) -> int:
-        """The CRC-32 of a file. Raises STORAGE_FAILED."""
+        """The CRC-32 of a file. Raises CORRUPT_DATA, STORAGE_FAILED."""
         try:
             return await on_thread(_checksum, self.path / file.name)
         except OSError as error:
             raise _unreadable(error, f"reading {self.path / file.name}", self.path) from error
 
     async def verify(self) -> None:
-        """Raises CORRUPT_DATA if anything in the checkpoint is damaged."""
+        """Read the whole checkpoint. Raises CORRUPT_DATA if anything in it is damaged."""
         await on_thread(verify, self.path)
 
     async def move(self, path: Path) -> None:
@@ -121,14 +121,14 @@ class _Part:
 
 
 def _unreadable(error: OSError, what: str, path: Path) -> MinkaError:
-    """The links of a checkpoint may be removed meanwhile; any other file that can't be read is damage of the
-    database.
+    """A missing file isn't damage: somebody may have removed the checkpoint meanwhile. Any other file that can't be
+    read may be damage of the database: see `data_error`.
     """
     return storage_error(error, what) if isinstance(error, FileNotFoundError) else data_error(error, what, path)
 
 
 def _read(part: _Part, checksum: int) -> tuple[bytes, int]:
-    # The file is opened each time, so that none stays open if the reader stops in between.
+    # The file is opened for each chunk, so no file stays open if the reader stops between two chunks.
     with part.path.open("rb", buffering=0) as source:
         source.seek(part.start)
         data = source.read(part.count)
@@ -146,7 +146,7 @@ def _checksum(path: Path) -> int:
 
 
 async def take(database: DataDatabase, path: Path) -> Checkpoint:
-    """A checkpoint of the database at `path`, with at least everything applied now. Raises STORAGE_FAILED."""
+    """A checkpoint at `path`, with at least all entries applied so far. Raises CORRUPT_DATA, STORAGE_FAILED."""
     await remove_folder(path)
     await database.open()
     await database.flush()
@@ -167,8 +167,8 @@ def _take(db: Rdict, database: Path, path: Path) -> tuple[CheckpointFile, ...]:
     except OSError as error:
         raise storage_error(error, f"making {path.parent}") from error
     try:
-        RocksCheckpoint(db).create_checkpoint(str(path))  # bound to no name: while it exists, `db` stays locked
-        # Opening doesn't need these; it would write them again, with its own syncs, while it holds the GIL.
+        RocksCheckpoint(db).create_checkpoint(str(path))  # bound to no name: while the object exists, `db` stays locked
+        # RocksDB can open the checkpoint without these. With them, it would write and sync them again under the GIL.
         for left_out in (*path.glob("OPTIONS-*"), *path.glob("*.log")):
             left_out.unlink()
         shutil.copy(database / "IDENTITY", path)
@@ -178,8 +178,8 @@ def _take(db: Rdict, database: Path, path: Path) -> tuple[CheckpointFile, ...]:
 
 
 def verify(path: Path) -> None:
-    """Read all of a checkpoint that nobody writes to, so that the checksums of its blocks are compared. This blocks:
-    call it on a thread. Raises CORRUPT_DATA, STORAGE_FAILED.
+    """Read a whole checkpoint, to which nobody writes, and compare the checksums of its blocks. This blocks: call it on
+    a thread. Raises CORRUPT_DATA, STORAGE_FAILED.
     """
     try:
         db = Rdict(str(path), data_options(Cache(_CACHE_BYTES)), access_type=AccessType.read_only())
@@ -202,7 +202,7 @@ class Incoming:
     """A checkpoint while it is received, in a folder of its own."""
 
     def __init__(self, path: Path, files: Sequence[CheckpointFile], kept: Mapping[str, int] = _NONE) -> None:
-        """`kept`: CRC-32, by name, of the files from an earlier try, which are not sent again.
+        """`kept`: by name, the CRC-32 of each file from an earlier try. The sender leaves these files out.
 
         Raises INVALID_ARGUMENT for files that can't be in a checkpoint.
         """
@@ -214,19 +214,19 @@ class Incoming:
         self._path = path
         self._files = files
         self._kept = kept
-        self._new = [file for file in files if file.name not in kept]
+        self._new = [file for file in files if file.name not in kept]  # the files that are sent now
         self._bytes = sum(file.size for file in self._new)
         self._sink = _Sink(path, self._new)
-        self.received = 0
+        self.received = 0  # bytes; at most `_bytes`
 
     @property
     def complete(self) -> bool:
-        """True if all content is there."""
+        """True if all bytes have come."""
         return self.received == self._bytes
 
     async def write(self, chunks: AsyncIterator[bytes]) -> list[int]:
-        """Write the content of the coming files, in order, durably. Returns the CRC-32 of all files, including kept
-        ones. Raises STORAGE_FAILED, INVALID_ARGUMENT if there is more or less content than announced.
+        """Write the content of the new files, in order, durably. Returns the CRC-32 of all files, kept files included.
+        Raises STORAGE_FAILED; INVALID_ARGUMENT if more or fewer bytes come than announced.
         """
         background = _Background()
         try:
@@ -247,7 +247,7 @@ class Incoming:
         return [checksums[file.name] for file in self._files]
 
     async def _write(self, chunks: AsyncIterator[bytes], background: "_Background") -> None:
-        """While one part is written, the next is received."""
+        """While a thread writes one part, the loop receives the next."""
         buffer: list[bytes] = []
         buffered = 0
         async for chunk in chunks:
@@ -276,7 +276,7 @@ class Incoming:
                 raise MinkaError(Code.CORRUPT_DATA, text)
 
     async def verify(self) -> None:
-        """Raises CORRUPT_DATA if the sender's copy is damaged: reads everything in it."""
+        """Read the whole checkpoint. Raises CORRUPT_DATA if it is damaged. After `check`, the sender's is, too."""
         await on_thread(verify, self._path)
 
     async def install(self, path: Path) -> None:
@@ -290,18 +290,18 @@ class Incoming:
             raise storage_error(error, f"putting a checkpoint in place at {path}") from error
 
     async def discard(self) -> None:
-        """Remove everything that came."""
+        """Remove the received files, kept files included."""
         await remove_folder(self._path, durably=False)
 
 
 class _Background:
-    """Work on a thread while the loop goes on: one piece at a time; a caller that is cancelled leaves none running."""
+    """Work on a thread while the loop goes on, one piece at a time. A cancelled caller still waits for its piece."""
 
     def __init__(self) -> None:
         self._running: asyncio.Future[None] | None = None
 
     async def start(self, work: Callable[..., None], *args: object) -> None:
-        """Start a piece of work when the one before has ended. Raises the error of that one."""
+        """Wait for the piece before, and start this one. Raises the error of the piece before."""
         await self.end()
         self._running = asyncio.get_running_loop().run_in_executor(None, work, *args)
 
@@ -317,14 +317,14 @@ class _Sink:
 
     def __init__(self, path: Path, files: Sequence[CheckpointFile]) -> None:
         self._path = path
-        self._left = list(reversed(files))
-        self._file: BinaryIO | None = None
-        self._writeback: Writeback | None = None
-        self._missing = 0
-        self._checksum = 0
+        self._left = list(reversed(files))  # the files that aren't begun; the next is at the end
+        self._file: BinaryIO | None = None  # the present file
+        self._writeback: Writeback | None = None  # of the present file
+        self._missing = 0  # bytes that the present file still lacks
+        self._checksum = 0  # CRC-32 of the bytes in the present file
         self._syncer = ThreadPoolExecutor(1, "checkpoint-sync")
-        self._syncing: Future[int] | None = None
-        self.checksums: list[int] = []  # those of the durable files
+        self._syncing: Future[int] | None = None  # the sync of the file before the present one
+        self.checksums: list[int] = []  # of the durable files, in order
 
     def write(self, chunks: list[bytes]) -> None:
         for chunk in chunks:
@@ -352,7 +352,7 @@ class _Sink:
         if self._file is not None:
             self._file.close()
             self._file = None
-        with suppress(OSError):  # it isn't durable, and not among the checksums
+        with suppress(OSError):  # a file whose sync fails has no place in `checksums`
             self._wait_synced()
         self._syncer.shutdown()
 
@@ -366,7 +366,7 @@ class _Sink:
 
     def _end_file(self) -> None:
         if self._file is not None:
-            self._wait_synced()  # so that less than two files are not on disk yet
+            self._wait_synced()  # so at most one finished file isn't on the disk yet
             self._syncing = self._syncer.submit(_sync_file, self._file, self._checksum)
             self._file = None
 
@@ -423,7 +423,7 @@ def _remove(path: Path, durably: bool) -> None:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
-            path.unlink()  # damage has turned it into a file or a link
+            path.unlink()  # damage has turned the folder into a file or a link
     except FileNotFoundError:
         return
     if durably:

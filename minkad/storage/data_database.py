@@ -30,8 +30,8 @@ from minkad.storage.versions import Versions, loaded_version
 
 _SLICE_KEYS: Final = 1000  # read before the loop gets its turn
 _NO_LIMIT: Final = 2**63
-_MEMORY_BYTES: Final = 256 * KIB  # about the memory of an open, empty RocksDB
-_MOST_MEMORY_BYTES: Final = 2 * MIB  # with more, nothing is applied while a database is being made of it
+_MEMORY_BYTES: Final = 256 * KIB  # data up to this size stays in memory: an open, empty RocksDB takes about as much
+_MOST_MEMORY_BYTES: Final = 2 * MIB  # while a database is being made of more data than this, no write is applied
 
 
 class _Known(NamedTuple):
@@ -54,7 +54,7 @@ def _has_files(folder: str) -> bool:
     except FileNotFoundError:
         return False
     except OSError:
-        return True  # a file, or something unreadable: whoever opens it gets the error
+        return True  # a file, or something unreadable: the caller that opens it gets the error
 
 
 @asynccontextmanager
@@ -67,12 +67,18 @@ async def _released_if_useless(db: Rdict, folder: str) -> AsyncIterator[None]:
 
 
 class DataDatabase:
-    """Applied rows live in memory until they are many, or something needs a folder: the partition's log has all of them
-    durably, and begins with its first entry until the data is flushed. Only `open` opens or makes a database; to read
-    or write at once, the database must be open, or not be on disk. For the loop's thread.
+    """Where the rows are:
 
-    Everything raises CORRUPT_DATA or STORAGE_FAILED when the disk fails, and SHUTTING_DOWN after `close`. After damage
-    was found, everything raises that same CORRUPT_DATA: missing rows look the same as rows that never existed.
+        nothing --write--> in memory --open--+
+                                             +--> in an open database <--open, rest--> at rest (closed)
+        attach --> attached to the parent's --+
+
+    Rows stay in memory until there are many, or something needs a database. They are safe there: the partition's log
+    has them durably, and isn't trimmed before the data is flushed. Only `open` opens or makes a database. Methods that
+    read or write at once need data that is open, or not on disk. For the loop's thread.
+
+    Methods raise CORRUPT_DATA or STORAGE_FAILED when the disk fails, and SHUTTING_DOWN after `close`. Once damage was
+    found, they all raise CORRUPT_DATA: a missing row can't be told from a row that never existed.
     """
 
     __slots__ = (
@@ -89,27 +95,28 @@ class DataDatabase:
         openings: Openings | None = None,
         row_cache: RowCache | None = None,
     ) -> None:
-        """`size`: its size when it was closed, so that it isn't opened only to find that out. `on_damage` is called
-        once, when damage is found. `openings`, `row_cache`: the node's.
+        """`size`: the size when the database was closed, so nobody opens it only to learn this. `on_damage` is called
+        once, when damage is found. `openings`, `row_cache`: those that all databases of the node share.
         """
         self._folder = os.fspath(folder)
-        self._damage: str | None = None
+        self._damage: str | None = None  # the reason; once set, it stays, and nothing of the data is used
         self._cache = cache
-        self._size = size
+        self._size = size  # when it was last closed; None: not known
         self._on_damage = on_damage
         self._openings = openings or Openings()
         self._row_cache = row_cache or RowCache(MIB)
+        # At most one of these two is set; neither is set if there is no data, or the database is at rest.
         self._memory: MemoryData | AttachedData | None = None
         self._rocks: RocksData | None = None
         self._has_folder: bool | None = None  # None: nobody has looked
-        self._opening: asyncio.Task[None] | None = None  # it is being opened, or put to rest
-        self._known = _UNKNOWN
-        self._was_used = False
-        self._pins = 0
-        self._is_shut = False
-        self.attachment: Attachment | None = None  # until it durably has a database of its own
+        self._opening: asyncio.Task[None] | None = None  # the task that opens the database, or puts it to rest
+        self._known = _UNKNOWN  # what is known of a database at rest
+        self._was_used = False  # since the last `take_used` or `rest`
+        self._pins = 0  # the contexts of `in_use` that are entered now; with any, the database isn't put to rest
+        self._is_shut = False  # `close` has begun
+        self.attachment: Attachment | None = None  # until the data is durable in a database of its own
         self._parent: DataDatabase | None = None  # until the parent's side is durable, too
-        self._children: dict[DataDatabase, int] = {}  # attached to this one, and from which offset on
+        self._children: dict[DataDatabase, int] = {}  # attached to this data, and the offset as of which each is
 
     # Its form
 
@@ -120,7 +127,7 @@ class DataDatabase:
 
     @property
     def is_known(self) -> bool:
-        """True if `applied` and `loads` are known: the data is open, or was, and is at rest."""
+        """True if `applied`, `loads` and `versions` are known: the data is open, or at rest."""
         return self.is_open or self._known is not _UNKNOWN
 
     @property
@@ -130,7 +137,7 @@ class DataDatabase:
 
     @property
     def is_closed(self) -> bool:
-        """True if the database has to be opened before it is read or written at once."""
+        """True if the data is on disk and not open: somebody has to call `open` before a read or write at once."""
         if self.is_open or self._damage is not None or self._is_shut:
             return False
         if self._has_folder is None:
@@ -139,7 +146,7 @@ class DataDatabase:
 
     @property
     def is_large(self) -> bool:
-        """True if too much is in memory, so that a database should be made of it."""
+        """True if so much is in memory that a database should be made."""
         return self._memory is not None and self._memory.memory_bytes > _MEMORY_BYTES
 
     @property
@@ -154,7 +161,7 @@ class DataDatabase:
 
     @property
     def version_base(self) -> int:
-        """Added to an entry's offset for the version of its rows, if `is_known`."""
+        """The number that is added to an entry's offset for the version of its rows, if `is_known`."""
         return self.versions.base
 
     @property
@@ -178,7 +185,7 @@ class DataDatabase:
 
     @property
     def path(self) -> Path:
-        """The folder. A node has tens of thousands without data, and a path costs more than a string."""
+        """The folder, kept as a string, which is smaller: a node has tens of thousands of databases without data."""
         return Path(self._folder)
 
     def describe(self) -> str:
@@ -187,13 +194,13 @@ class DataDatabase:
 
     @property
     def damage(self) -> MinkaError | None:
-        """The reason why nothing of the data is used any longer. A new error each time: an error that is kept and
-        raised repeatedly keeps the frames of all who got it, with the iterators in them.
+        """The reason why nothing of the data is used; None if it isn't damaged. Each call makes a new error: an error
+        that is kept and raised again keeps the frames of all its callers alive, with their iterators.
         """
         return None if self._damage is None else MinkaError(Code.CORRUPT_DATA, self._damage)
 
     def condemn(self, error: MinkaError) -> None:
-        """Note that the data is damaged, with this CORRUPT_DATA: nothing in it is used from now on."""
+        """Note that the data is damaged, by this CORRUPT_DATA: nobody can use the data from now on."""
         if self._damage is None:
             self._damage = error.message
             if self.attachment is not None:
@@ -201,7 +208,7 @@ class DataDatabase:
             self._on_damage()
 
     async def open(self) -> None:
-        """Open the database, or make one of the data in memory. Reads and writes in memory go on meanwhile."""
+        """Open the database, or make one from the data in memory, which can be read and written meanwhile."""
         self._check()
         while self._rocks is None:
             opening = self._opening or self._begin(self._open())
@@ -212,8 +219,8 @@ class DataDatabase:
     # Children of a split
 
     def attach(self, attachment: Attachment) -> None:
-        """From now on the data is a part of its parent's, until it is opened. It can be read and written at once if the
-        parent's data is open.
+        """From now on the data is a part of its parent's, until `open`. It can be read and written at once if the
+        parent's data is open and has applied nothing after the split.
         """
         assert not self.is_open, f"{self.path} has data of its own"
         self.attachment, self._parent = attachment, attachment.parent
@@ -223,7 +230,7 @@ class DataDatabase:
 
     @property
     def is_attached(self) -> bool:
-        """True if a crash would leave nothing of the data without its parent's."""
+        """True while a restart may need the parent's data to make this data again."""
         return self._parent is not None
 
     def is_shared(self, offset: int) -> bool:
@@ -233,7 +240,7 @@ class DataDatabase:
         return self.is_attached or any(since < offset for since in self._children.values())
 
     async def detach(self) -> None:
-        """Return when the data durably has a database of its own. Also raises the errors of its parent's data."""
+        """Wait until the data is durable in a database of its own. Also raises the errors of the parent's data."""
         await self.open()
         if self.is_attached and (opening := self._opening) is not None:
             await asyncio.wait([opening])
@@ -241,7 +248,7 @@ class DataDatabase:
             opening.result()
 
     async def detach_children(self) -> None:
-        """Return when no child needs this data, or the remaining children can't be detached from it."""
+        """Detach all children from this data, except those for which this fails."""
         for child in list(self._children):
             with suppress(MinkaError):
                 await child.detach()
@@ -263,7 +270,7 @@ class DataDatabase:
         self.let_go()
 
     def let_go(self) -> None:
-        """The data is no longer a part of its parent's, which may change from now on."""
+        """The data is no longer a part of its parent's: the parent may change its rows from now on."""
         if self._parent is not None:
             del self._parent._children[self]
         self.attachment = self._parent = None
@@ -285,7 +292,7 @@ class DataDatabase:
             raise
 
     async def _open_own(self) -> None:
-        is_wanted_now = self.is_closed  # else reads and writes go on in memory
+        is_wanted_now = self.is_closed  # else nobody waits: reads and writes go on in memory
         async with self._openings.slot(lambda: inf if is_wanted_now else self.size().bytes):
             self._check()
             if self.is_closed:
@@ -311,7 +318,7 @@ class DataDatabase:
     def _has_ended(self, task: asyncio.Task[None]) -> None:
         self._opening = None
         if not task.cancelled():
-            task.exception()  # those that wait for it get the exception
+            task.exception()  # so asyncio doesn't warn: the callers that wait get it
 
     def take_used(self) -> bool:
         """True if the data was read or written since the last call, or can't be put to rest."""
@@ -319,8 +326,8 @@ class DataDatabase:
         return was_used or self._rocks is None or self._pins > 0 or bool(self._children)
 
     async def rest(self, may_rest: Callable[[], bool]) -> None:
-        """Flush and close the database, unless it is used meanwhile or `may_rest` says no; `open` opens it again. Its
-        known properties stay known.
+        """Flush and close the database, unless somebody uses it meanwhile or `may_rest` returns False. `is_known` stays
+        True, and `open` opens the database again.
         """
         self._was_used = False
         if (rocks := self._rocks) is None:
@@ -346,7 +353,7 @@ class DataDatabase:
             self._pins -= 1
 
     async def close(self) -> None:
-        """Flush and close the database, when nobody reads. Data in memory alone is forgotten: the log has it."""
+        """Flush and close the database for good, once nobody reads. Data in memory is dropped: the log has it."""
         self._is_shut = True
         if self._opening is not None:
             self._opening.cancel()
@@ -420,7 +427,7 @@ class DataDatabase:
 
     def trim_to_range(self, kept: KeyRange, applied: Applied) -> bool:
         """Remove all keys outside of `kept`, in one write with `applied`. Returns True if there were any.
-        `compact_outside` frees their room.
+        `compact_outside` frees their disk space.
         """
         store = self._writable()
         assert not isinstance(store, AttachedData), f"{self.path} is attached"
@@ -429,8 +436,8 @@ class DataDatabase:
     # Slow reads and writes: a database on disk is opened for them
 
     async def stored_many(self, keys: list[bytes], max_bytes: int = _NO_LIMIT) -> list[bytes | None]:
-        """The result of `stored`, read on another thread. Raises TOO_LARGE soon after the values exceed `max_bytes`
-        together.
+        """The result of `stored`, read on another thread. Raises TOO_LARGE soon after all values together exceed
+        `max_bytes`.
         """
         store = await self._opened_if_closed()
         if store is None:
@@ -441,13 +448,13 @@ class DataDatabase:
 
     async def count(self, wanted: KeyRange = ALL_KEYS, slice_keys: int = _SLICE_KEYS) -> Size:
         """The exact number of keys and bytes in the range, found by reading all; the loop runs after every `slice_keys`
-        keys. Counts the state at the call, unless something has to be cleared away meanwhile; see `clear`.
+        keys. Writes during the count don't change the result, except in keys that are read after a `clear`.
         """
         store = await self._opened_for_long()
         return Size() if store is None else await store.count(wanted, slice_keys)
 
     async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
-        """See `RocksData.clear`. In memory, deleted keys are never in the way."""
+        """See `RocksData.clear`. In memory there are no remains of deleted keys."""
         store = await self._opened_for_long()
         return await store.clear(wanted, reverse) if isinstance(store, RocksData) else wanted
 
@@ -457,17 +464,17 @@ class DataDatabase:
         await self.opened().ingest(file, size, loads, applied)
 
     async def compact_outside(self, kept: KeyRange) -> None:
-        """Free the room of the keys removed outside of the range. Reads and writes go on meanwhile."""
+        """Free the disk space of the keys that were removed outside of the range. Reads and writes go on meanwhile."""
         if isinstance(store := await self._opened_for_long(), RocksData):
             await store.compact_outside(kept)
 
     async def compact(self) -> Size:
-        """Leave one version of each key that was there at the beginning. Returns the measured size afterwards."""
+        """Leave one version of each key that exists at the call. Returns the measured size afterwards."""
         store = await self._opened_for_long()
         return await store.compact() if isinstance(store, RocksData) else self.size()
 
     async def flush(self) -> Applied:
-        """Make the applied rows durable, and return the place up to which at least they are. Writes go on meanwhile."""
+        """Make all applied rows durable. Returns a place up to which they are durable. Writes go on meanwhile."""
         if not self.is_open:
             return self.applied
         await self.detach()
@@ -495,7 +502,7 @@ class DataDatabase:
         """About the share of the data that is in the range; 0.5 if the data isn't open."""
         return 0.5 if (store := self._store) is None or self._damage is not None else store.share(part)
 
-    # What only an open database has
+    # For an open database alone
 
     def tables(self) -> list[Table]:
         """The files of the database."""
@@ -531,8 +538,8 @@ class DataDatabase:
         return self._store
 
     async def _opened_for_long(self) -> MemoryData | RocksData | None:
-        """The data for a read or rewrite of all of it. This can't be the parent's, which changes outside of the
-        child.
+        """The data, for a long read or a rewrite. An attached child gets a database of its own first: outside of the
+        child's range, the parent's data changes.
         """
         if self.is_attached:
             await self.open()
@@ -541,7 +548,7 @@ class DataDatabase:
         return store
 
     def opened(self) -> RocksData:
-        """The database, which is open."""
+        """The database, which must be open."""
         self._check()
         assert self._rocks is not None, f"{self.path} is not open"
         self._was_used = True

@@ -1,4 +1,4 @@
-"""Ends the process when its disk keeps it from ending: after a failure, or when the disk no longer answers."""
+"""Ends the process if its disk keeps it from ending gracefully: after a failure, or if the disk doesn't answer."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from minkad.process.exits import end_at_once
 from minkad.storage.log_database import LogDatabase
 
 _POLL_SECONDS: Final = 0.1
-_GRACE_SECONDS: Final = 1.0  # after a failure, the node has this long to take its leave and end
+_GRACE_SECONDS: Final = 1.0  # after a failure, the time for the node to end gracefully
 
 
 class DiskGuard:
@@ -18,7 +18,7 @@ class DiskGuard:
     def __init__(
         self, log_db: LogDatabase, max_sync_seconds: float, end: Callable[[MinkaError], object] = end_at_once
     ) -> None:
-        """`max_sync_seconds`: longest write or sync of the log before the disk counts as failed."""
+        """`max_sync_seconds`: the disk counts as failed if a write or sync of the log takes longer."""
         self._log_db = log_db
         self._max_sync = max_sync_seconds
         self._end = end
@@ -34,8 +34,8 @@ class DiskGuard:
         self._stopped.set()
 
     def _watch(self) -> None:
-        # This counts turns of its thread, not the clock's seconds: a process that was stopped (SIGSTOP) for a minute
-        # has not waited for its disk.
+        # This counts turns of this thread, not the clock's seconds: a process that was stopped (SIGSTOP) for a minute
+        # hasn't waited for its disk.
         failed = busy = 0
         since: float | None = None
         while not self._stopped.wait(_POLL_SECONDS):

@@ -14,16 +14,16 @@ log: Final = logging.getLogger(__name__)
 
 _MIB: Final = 1024 * 1024
 _POLL_SECONDS: Final = 0.5
-_LARGEST_MARK_SHARE: Final = 10  # of the file system; without this a small one would be low even when empty
-_RESERVE_BYTES: Final = 64 * _MIB  # a start writes this: a log that was in memory, and the databases' own files
+_LARGEST_MARK_SHARE: Final = 10  # the mark is at most a tenth of the disk; else a small empty disk would be low
+_RESERVE_BYTES: Final = 64 * _MIB  # a start may write this: the log's memtable, and the databases' own files
 
 
 class DiskWatch:
-    """The disk is low from when less than the mark is free until 1.5 times the mark is free, so that this doesn't
-    change with every file.
+    """The disk becomes low when less than the mark is free, and stays low until 1.5 times the mark is free. So the
+    state doesn't change with every file. With a mark of 10 GiB: low below 10 GiB, and then until 15 GiB are free.
 
-    The reserve is a file that takes space while there is enough: without it the node couldn't start on a full disk, so
-    nobody could move or delete the data that fills it. Such a start gives it up.
+    The reserve is a file that takes space while there is enough. A start on a full disk removes the reserve; otherwise
+    the node couldn't start, and nobody could move or delete the data that fills the disk.
     """
 
     def __init__(self, data_dir: Path, low_bytes: int) -> None:
@@ -36,7 +36,7 @@ class DiskWatch:
 
     @property
     def is_low(self) -> bool:
-        """True if the node takes nothing that grows."""
+        """True if the node refuses everything that takes more space."""
         return self.space.is_low
 
     def check_room(self, size: int) -> None:
@@ -47,7 +47,7 @@ class DiskWatch:
             raise MinkaError(Code.DISK_LOW, text)
 
     def room(self) -> int:
-        """The bytes that the disk can still take and stay above the mark."""
+        """The bytes that can still be written before the disk falls below the mark."""
         space = self.space
         return 0 if space.is_low else max(0, space.free_bytes - space.low_mark_bytes)
 
@@ -95,7 +95,7 @@ class DiskWatch:
         return min(_RESERVE_BYTES, self.space.low_mark_bytes // 2)
 
     def _make_reserve(self) -> None:
-        """Take space as the reserve, unless less than twice the mark would then be free."""
+        """Make the reserve, if at least twice the mark stays free."""
         size = self._reserve_bytes()
         if self.space.free_bytes < self.space.low_mark_bytes * 2 + size:
             return

@@ -1,4 +1,4 @@
-"""The identity of this node: written into its data directory at the first start, and compared at every later one."""
+"""The identity of this node: written into its data directory at the first start, and compared at each later start."""
 
 import fcntl
 import json
@@ -12,7 +12,7 @@ from typing import Final
 
 from minka.errors import Code, MinkaError
 
-FORMAT: Final = 2  # of everything in the directory; in format 1, which isn't recorded, values had no versions
+FORMAT: Final = 2  # of all files in the directory. Format 1, in which values had no versions, isn't recorded
 _FILE: Final = "identity.json"
 _LOCK: Final = "LOCK"
 _FOLDERS: Final = ("log", "partitions")
@@ -27,22 +27,22 @@ class Identity:
     data_id: str
     raft_id: int
     cluster_name: str
-    started: bool = False  # there is a log database, and a mark beside it
+    started: bool = False  # a log database was made, with a mark beside it
     format: int = FORMAT
 
 
 def cluster_id(name: str, voters: Iterable[tuple[str, str]]) -> str:
     """The cluster's id: a UUID of version 5 (RFC 9562) made from the cluster's name and its bootstrap voters (id,
-    address), so that each of them derives the same id.
+    address). So each of these voters derives the same id.
     """
     listed = ",".join(f"{node}={address}" for node, address in voters)
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"minka:{name}:{listed}"))
 
 
 def lock(data_dir: Path) -> int:
-    """Lock the directory for this process until it ends; keep the descriptor.
+    """Lock the directory until this process ends; the caller keeps the descriptor.
 
-    Raises MinkaError: STORAGE_FAILED when it can't be made, DATA_DIRECTORY_IN_USE when another process has it.
+    Raises STORAGE_FAILED if the directory can't be made, DATA_DIRECTORY_IN_USE if another process has the lock.
     """
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
@@ -58,9 +58,9 @@ def lock(data_dir: Path) -> int:
 def load(data_dir: Path, node_id: str, cluster_name: str) -> Identity | None:
     """The identity of the directory; None for a new one.
 
-    Raises CORRUPT_DATA if it is damaged, or gone from a directory that is in use; UNKNOWN_FORMAT if another version has
-    written it; INVALID_CONFIG if the directory is another node's, CLUSTER_MISMATCH if it belongs to a cluster with
-    another name.
+    Raises CORRUPT_DATA if the identity is damaged, or if it or the log is gone from a directory with data;
+    UNKNOWN_FORMAT if the directory has another format; INVALID_CONFIG if the directory is another node's,
+    CLUSTER_MISMATCH if it belongs to a cluster with another name.
     """
     path = data_dir / _FILE
     try:

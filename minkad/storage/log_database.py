@@ -21,34 +21,35 @@ _WRITE_BUFFER_BYTES: Final = 64 * MIB
 _WRITE_BUFFERS: Final = 4
 STALLED_S: Final = 1.0  # a disk whose write or sync takes longer counts as not answering
 _STALL_POLL_S: Final = 0.001
-# Data that only the operating system has is synced at this age, and this sync may take the second time. The sum is the
-# promise of `write`: what it acknowledges is on the disk after 100 ms.
+# `write` promises that acknowledged data is on the disk after 100 ms: a sync is due once the operating system alone has
+# had the data for 50 ms, and the sync may take 50 ms.
 _SYNC_DUE_S: Final = 0.05
 _SYNC_MAY_TAKE_S: Final = 0.05
-_MARK_SOON_S: Final = 1.0  # after a sync
+_MARK_SOON_S: Final = 1.0  # from a sync to the mark that covers it
 
 
 class Sync(asyncio.Future[None]):
-    """Done when a batch is durable. Many callers wait for one batch, so a cancelled caller doesn't cancel it."""
+    """Done when a batch is durable, or written. Many callers share it, so a cancelled caller doesn't cancel it."""
 
     def cancel(self, msg: object = None) -> bool:
         return False
 
 
-_Work = tuple[WriteBatch, Sync | None, Sync | None]
+_Work = tuple[WriteBatch, Sync | None, Sync | None]  # the batch, and the futures of `sync` and of `write`
 
 
 class LogDatabase:
-    """One writer, group commit: changes staged while a sync is in flight join the next one.
+    """One writer, group commit: changes staged while one sync is in flight join the next sync.
 
     Call every method on the loop's thread, except where its docstring allows any thread. Reads see all changes that
     `sync` has made durable; they may or may not see later staged changes. After a failed write, nobody knows the state
-    of the disk, so every later `sync` fails with the same error; `on_failure` is called once, and the node has to stop.
+    of the disk. So every later `sync` fails with the error of that write, `on_failure` is called once, and the node has
+    to stop.
     """
 
     def __init__(self, path: Path, db: Rdict, mark: LogMark, clock: Callable[[], float] = time.monotonic) -> None:
         self.path = path
-        self.starts = mark.start
+        self.starts = mark.start  # the number of this start: see `LogMark.start`
         self.on_failure: Callable[[MinkaError], None] | None = None
         self.on_sync: Callable[[float], None] = lambda _: None  # called with the seconds of each sync
         self._db = db
@@ -64,16 +65,17 @@ class LogDatabase:
         self._asked_at: float | None = None  # the time of a request to the disk that isn't answered yet
         self._unsynced_since: float | None = None  # the time when the oldest unsynced write was acknowledged
         self._last_sync_s = 0.0  # the duration of the last sync
-        self._synced = mark.sequence
-        self._mark_due: float | None = None
-        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        self._synced = mark.sequence  # RocksDB's number of the last write that is certainly durable
+        self._mark_due: float | None = None  # when to mark the durable end; None: no sync since the last mark
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()  # for the writing thread; None ends it
         self._thread = threading.Thread(target=self._write_loop, name="log-sync", daemon=True)
         self._thread.start()
 
     @classmethod
     def open(cls, path: Path, *, must_exist: bool = False) -> Self:
-        """Open, or create if it doesn't exist. Raises CORRUPT_DATA for a damaged log (a torn tail, which was never
-        acknowledged, is truncated instead), STORAGE_FAILED for anything else, such as another process that has it open.
+        """Open the database, or create it. Raises CORRUPT_DATA for a damaged log, or if there is no mark although it
+        `must_exist`; STORAGE_FAILED for anything else, such as another process that has the database open. A torn tail,
+        which nobody has acknowledged, isn't damage: RocksDB truncates it.
         """
         mark_path = path.with_name(f"{path.name}.mark")
         mark = LogMark.load(mark_path)
@@ -120,16 +122,16 @@ class LogDatabase:
             sequence = self._db.latest_sequence_number()
             self._db.close()
             if not has_failed:
-                self._mark.write(self.path, sequence)  # exactly where it ends
+                self._mark.write(self.path, sequence)  # the exact end
         except Exception as error:
             if not has_failed:
                 raise storage_error(error, f"closing the log database {self.path}") from error
 
     def forget_start(self) -> None:
-        """Note that the cluster has refused this start. Otherwise it would let an older copy of the directory in after
-        enough starts.
+        """Don't count this start, which the cluster has refused. The cluster refuses an older copy of the directory
+        because the copy has counted fewer starts; if refused starts counted, enough of them would let the copy in.
         """
-        with suppress(OSError):  # the next start is refused with this number, or with the next
+        with suppress(OSError):  # then just this one refused start stays counted
             self._mark.forget_start()
 
     @property
@@ -139,19 +141,19 @@ class LogDatabase:
 
     @property
     def busy_since(self) -> float | None:
-        """The time when the present write or sync began, by a monotonic clock; None without one. For any thread."""
+        """When the running write, sync or mark began, by a monotonic clock; None without one. For any thread."""
         return self._busy_since
 
     @property
     def stalled(self) -> bool:
-        """True if the disk hasn't answered for longer than a slow disk takes: the node can make nothing durable. The
-        time in which a write waits for RocksDB's flushes doesn't count: a disk busy with flushes still answers.
+        """True if the disk hasn't answered a request for more than STALLED_S: the node can make nothing durable. The
+        time in which a write waits for RocksDB's flushes doesn't count: a disk that is busy with flushes answers.
         """
         since = self._asked_at
         return since is not None and self._clock() - since > STALLED_S
 
     def unsynced_s(self) -> float:
-        """The age, in seconds, of the oldest acknowledged write that isn't synced, so that a power cut would lose it; 0
+        """The age, in seconds, of the oldest acknowledged write that a power cut would lose, because it isn't synced; 0
         if everything is synced.
         """
         since = self._unsynced_since
@@ -170,8 +172,8 @@ class LogDatabase:
         self._batch.delete_range(start, end)
 
     def sync(self) -> asyncio.Future[None]:
-        """A future that is done when everything staged until the end of this turn of the loop is durable. All callers
-        until then get the same future. It fails with STORAGE_FAILED or CORRUPT_DATA.
+        """A future that is done when all changes staged until the end of this turn of the loop are durable. All
+        callers that wait for one batch share a future. It fails with STORAGE_FAILED or CORRUPT_DATA.
         """
         if self._next is not None:
             return self._next
@@ -180,8 +182,8 @@ class LogDatabase:
         return future
 
     def write(self) -> asyncio.Future[None]:
-        """Like `sync`, but done when the operating system has the data: it survives the end of the process, but not a
-        power cut within the next 100 ms. While syncs are too slow for this promise, `write` waits for the sync.
+        """Like `sync`, but done when the operating system has the data, which then survives the end of the process, but
+        not a power cut within the next 100 ms. While syncs are too slow for this, `write` waits for the sync.
         """
         if self._next_written is not None:
             return self._next_written
@@ -197,7 +199,7 @@ class LogDatabase:
             future.get_loop().call_soon(self._start_write)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value; None if it doesn't exist. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """The value of the key; None if the key doesn't exist. Raises CORRUPT_DATA, STORAGE_FAILED."""
         try:
             value: bytes | None = self._db.get(key)
         except Exception as error:
@@ -207,9 +209,8 @@ class LogDatabase:
     def scan(
         self, start: bytes, end: bytes, *, reverse: bool = False, limit: int = 0, max_bytes: int = 0
     ) -> list[tuple[bytes, bytes]]:
-        """The pairs with start <= key < end in order, at most `limit` of them and `max_bytes` of values (0: all).
-
-        If there are any, at least one is returned. Raises CORRUPT_DATA, STORAGE_FAILED.
+        """The pairs with start <= key < end in order: at most `limit` pairs, with at most `max_bytes` of values (0: no
+        limit). The first pair is returned even if its value is larger. Raises CORRUPT_DATA, STORAGE_FAILED.
         """
         found: list[tuple[bytes, bytes]] = []
         size = 0
@@ -226,7 +227,7 @@ class LogDatabase:
         return found
 
     def last_keys(self, start: bytes, end: bytes, width: int) -> Iterator[bytes]:
-        """The last key of each group of keys with the same first `width` bytes, followed by at most eight others.
+        """The last key of each group of keys that have equal first `width` bytes, and at most eight bytes more.
 
         Raises CORRUPT_DATA, STORAGE_FAILED.
         """
@@ -236,7 +237,7 @@ class LogDatabase:
             raise self._unreadable(error) from error
 
     def count(self, start: bytes, end: bytes) -> int:
-        """The number of keys with start <= key < end. Reads every block of them, and compares its checksum.
+        """The number of keys with start <= key < end. Reads every block that has such keys, and compares its checksum.
 
         Raises CORRUPT_DATA, STORAGE_FAILED.
         """
@@ -246,8 +247,8 @@ class LogDatabase:
             raise self._unreadable(error) from error
 
     def damaged(self, what: str) -> MinkaError:
-        """Note that something is missing, so that nothing in this database can be relied on: see `fail`. Returns the
-        error, for the caller to raise.
+        """Note that something is missing, so nobody can rely on this database: see `fail`. Returns the error, for the
+        caller to raise.
         """
         error = MinkaError(Code.CORRUPT_DATA, f"the log database {self.path} is damaged: {what}")
         self.fail(error)
@@ -260,8 +261,8 @@ class LogDatabase:
         return failure
 
     def fail(self, error: MinkaError) -> None:
-        """Make every later `sync` fail with `error`: the node can't go on, since its disk can no longer be trusted, or
-        it lacks something essential.
+        """Make every later `sync` fail with `error`. The node can't go on: nobody can trust its disk any longer, or it
+        lacks something essential.
         """
         if self._error is not None:
             return
@@ -305,17 +306,17 @@ class LogDatabase:
             self._store(loop, *work)
 
     def _until_due(self) -> float | None:
-        """Seconds until a step that nobody asks for: a sync, or the mark of the durable end."""
+        """Seconds until the thread itself has to sync, or to mark the durable end; None if neither is due."""
         sync_due = None if self._unsynced_since is None else self._unsynced_since + _SYNC_DUE_S
         due = [at for at in (sync_due, self._mark_due) if at is not None]
         return max(0.0, min(due) - self._clock()) if due else None
 
     def _mark_if_due(self) -> None:
-        """Now and then, mark the durable end, so that a start can tell if something is missing."""
+        """Mark the durable end, at most once a second. By the mark, a start can tell if something is missing."""
         if self._mark_due is not None and self._clock() >= self._mark_due:
             self._mark_due = None
             self._busy_since = self._asked_at = self._clock()  # staged changes also wait for this
-            with suppress(OSError):  # a disk that fails will fail the next sync
+            with suppress(OSError):  # if the disk fails, the next sync reports it
                 self._mark.write(self.path, self._synced)
             self._busy_since = self._asked_at = None
 
@@ -325,14 +326,14 @@ class LogDatabase:
             self._sync_unsynced(loop)
 
     def _sync_unsynced(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Sync unsynced writes, whatever the loop is doing: the promise doesn't wait for the loop's turn."""
+        """Sync unsynced writes, even if the loop is blocked: the 100 ms don't wait for the loop."""
         error = None
         started = self._busy_since = self._clock()
         try:
             self._sync()
         except Exception as failure:  # noqa: BLE001 - goes to the owner
             error = storage_error(failure, f"writing the log database {self.path}")
-            self._unsynced_since = None  # nothing is known about it from now on, and it isn't tried again
+            self._unsynced_since = None  # nobody knows what is on the disk; don't try again
         self._busy_since = None
         if not loop.is_closed():
             loop.call_soon_threadsafe(self._finish_sync, error, self._clock() - started)
@@ -378,7 +379,7 @@ class LogDatabase:
 
     @failpoint("log.sync")
     def flush_wal(self) -> None:
-        """Sync the written data; for the writing thread. Unlike `write` with sync, this releases the GIL."""
+        """Sync the written data; for the writing thread. This releases the GIL; RocksDB's `write` with sync doesn't."""
         self._db.flush_wal(sync=True)
 
     def _sync(self) -> None:
@@ -396,7 +397,7 @@ class LogDatabase:
     def _finish_write(
         self, synced: Sync | None, written: Sync | None, error: MinkaError | None, seconds: float | None
     ) -> None:
-        """`seconds`: the duration, if it was synced."""
+        """`seconds`: the duration of write and sync; None without a sync."""
         self._writing = False
         if error is not None:
             _fail(synced, error)
@@ -427,12 +428,12 @@ def _done(future: Sync) -> None:
 def _fail(future: Sync | None, error: MinkaError) -> None:
     if future is not None and not future.done():
         future.set_exception(error)
-        future.exception()  # asyncio then doesn't complain if nobody waits for it
+        future.exception()  # so asyncio doesn't warn if nobody waits for the future
 
 
 def _options() -> Options:
     options = base_options(_WRITE_BUFFER_BYTES, _WRITE_BUFFERS)
     options.set_block_based_table_factory(table_options())
-    # A torn last record was never acknowledged and is truncated; damage before it is refused, not skipped.
+    # RocksDB truncates a torn last record, which nobody has acknowledged, and refuses a log with damage before it.
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
     return options

@@ -1,9 +1,10 @@
 """The durable end of the log database, in a file beside it, so that a start can tell whether synced writes are missing.
 
-RocksDB can't tell that from its own files: wherever its newest log ends, it assumes a write torn by a crash; it takes
-an absent log for an empty one, and a shorter manifest for an older one. All writes that a mark covers were synced
-before the mark, so they must be there at the next start. The node writes a mark once a second while there are writes,
-at the start, and at the stop. So it misses only the loss of writes from the last second before a crash.
+RocksDB can't tell this from its own files. If its newest log is too short, RocksDB assumes that a crash has torn the
+last write. It takes a missing log for an empty log, and a shorter manifest for an older manifest. All writes that a
+mark covers were synced before the mark, so they must be there at the next start. The node writes a mark once a second
+while there are writes, at the start, and at the stop. So only the loss of writes from the last second before a crash
+stays unnoticed.
 """
 
 import os
@@ -23,7 +24,7 @@ _CHUNK_BYTES: Final = 1024 * 1024
 
 class _Slot(msgspec.Struct):
     number: int  # grows with each write of a mark
-    start: int  # the number of times that the database was opened
+    start: int  # the number of starts so far, without those that the cluster has refused
     sequence: int  # RocksDB's number of the last write that was certainly durable
     manifest: str  # the name of RocksDB's manifest
     size: int  # of the manifest
@@ -64,7 +65,7 @@ class LogMark:
 
     @property
     def start(self) -> int:
-        """The number of times that the database was opened."""
+        """The number of starts so far, this one included, without those that the cluster has refused."""
         return self._slot.start
 
     @property
@@ -73,8 +74,8 @@ class LogMark:
         return self._slot.sequence
 
     def check_manifest(self, folder: Path) -> None:
-        """Check the manifest before the database is opened, which removes all files that the manifest doesn't name.
-        Raises CORRUPT_DATA.
+        """Check the manifest before RocksDB opens the database: RocksDB then removes all files that the manifest
+        doesn't name. Raises CORRUPT_DATA.
         """
         slot, current = self._slot, _current(folder)
         if current is None or not slot.manifest:
@@ -85,7 +86,7 @@ class LogMark:
                 Code.CORRUPT_DATA, f"{folder / 'CURRENT'} names {current}, and {slot.manifest} was in use already"
             )
         if current != slot.manifest or not manifest.exists():
-            return  # the node ended before it could mark the changes of a start
+            return  # the node ended before it had marked a new manifest, or RocksDB reports the fault
         size = manifest.stat().st_size
         if size < slot.size:
             raise MinkaError(Code.CORRUPT_DATA, f"{manifest} has {size} bytes, {slot.size} were written")
@@ -94,7 +95,7 @@ class LogMark:
 
     def check_sequence(self, folder: Path, sequence: int, suspects: str) -> None:
         """Raises CORRUPT_DATA if the database, now open, ends before the last durable write. `sequence`: RocksDB's
-        number of its last write. `suspects`: the log files that it had before.
+        number of its last write. `suspects`: the log files that it had before it was opened.
         """
         if sequence < self._slot.sequence:
             raise MinkaError(
@@ -110,8 +111,8 @@ class LogMark:
             self.write(folder, sequence)
 
     def forget_start(self) -> None:
-        """Count one start less, because this one was refused: the next one has the same number, and is also refused.
-        Raises OSError.
+        """Don't count this start, because the cluster has refused it. The next start gets the number of this start, so
+        the cluster refuses the next start, too. Raises OSError.
         """
         with self._lock:
             self._slot.start -= 1
@@ -136,8 +137,8 @@ class LogMark:
             os.close(handle)
 
     def _look_at_manifest(self, folder: Path) -> None:
-        """Sync the manifest, and note its size and CRC-32. RocksDB only appends to it while the database is open; the
-        next start reports any other change.
+        """Sync the manifest, and note its size and CRC-32. While the database is open, RocksDB only appends to the
+        manifest; the next start reports any other change.
         """
         slot, current = self._slot, _current(folder)
         if current is None or _number(current) < _number(slot.manifest) or not (folder / current).exists():

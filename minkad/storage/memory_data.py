@@ -26,16 +26,16 @@ class MemoryCopy(NamedTuple):
 
 
 class MemoryData:
-    """A dict of rows with values in their stored form. Its keys are sorted when a page is asked for. For the loop's
-    thread.
+    """A dictionary of rows with values in their stored form. Its keys are sorted when somebody reads a page. For the
+    loop's thread.
     """
 
     __slots__ = ("_bytes", "_newer", "_order", "_rows", "applied", "loads", "versions")
 
     def __init__(self) -> None:
         self._rows: dict[bytes, bytes] = {}
-        self._order: list[bytes] | None = None  # the keys in order; None: not known
-        self._newer: dict[bytes, bytes | None] | None = None  # written since `copy`
+        self._order: list[bytes] | None = None  # the keys in order; None: they changed after the last sort
+        self._newer: dict[bytes, bytes | None] | None = None  # the writes since `copy`; None before `copy`
         self._bytes = 0  # of keys and values
         self.applied = Applied()
         self.loads = TakenLoads()
@@ -65,7 +65,7 @@ class MemoryData:
         return [self._rows.get(key) for key in keys]
 
     def stored_many(self, keys: Sequence[bytes], max_bytes: int) -> list[bytes | None]:
-        """The same. Raises TOO_LARGE if the values have more than `max_bytes` together."""
+        """Like `stored`. Raises TOO_LARGE if all values together exceed `max_bytes`."""
         values = self.stored(keys)
         if sum([len(value) for value in values if value]) > max_bytes:
             raise MinkaError(Code.TOO_LARGE, f"values of more than {max_bytes} bytes are asked for at once")
@@ -110,14 +110,14 @@ class MemoryData:
         return self._bytes
 
     def share(self, part: KeyRange) -> float:
-        """The share of the bytes that is in the range; 0.5 if there are none."""
+        """The share of the bytes that is in the range; 0.5 if there is no data."""
         inside = sum(_size(key, self._rows[key]) for key in self._keys_in(part))
         return inside / self._bytes if self._bytes else 0.5
 
     # The move to RocksDB
 
     def copy(self) -> "MemoryCopy":
-        """All present data; from here on `since_copied` has the writes."""
+        """All present data. From now on `since_copied` collects the writes."""
         self._newer = {}
         return MemoryCopy(dict(self._rows), self.size(), self.applied, self.loads, self.versions)
 

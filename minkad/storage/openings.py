@@ -1,5 +1,5 @@
-"""The order in which databases are opened. RocksDB holds the GIL for 3 to 5 ms to open a database, on any thread, so
-the node opens one database at a time, and lets the loop run in between.
+"""The order in which databases are opened. RocksDB holds the GIL for 3 to 5 ms when it opens a database, on any thread.
+So the node opens one database at a time, and the loop runs before the next opening.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ class Openings:
     """One for all databases of a node. For the loop's thread."""
 
     def __init__(self) -> None:
-        self._waiting: list[_Waiting] = []
-        self._is_busy = False
+        self._waiting: list[_Waiting] = []  # those that wait for a slot
+        self._is_busy = False  # the slot is taken, or was just given to a caller that hasn't run yet
         self.open = 0  # databases that are open now
 
     @asynccontextmanager
     async def slot(self, urgency: Callable[[], float]) -> AsyncIterator[None]:
-        """Wait until no other database is being opened. The most urgent waiting database is next; each choice calls
-        `urgency` again.
+        """Wait until no other database is being opened. The waiting caller whose `urgency` returns the greatest number
+        is next.
         """
         if self._is_busy:
             waiting = _Waiting(urgency, asyncio.get_running_loop().create_future())

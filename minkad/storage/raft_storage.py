@@ -1,4 +1,4 @@
-"""Raft's `Storage` in the log database: the coordinator's log, and the staging of its changes."""
+"""Raft's `Storage` in the log database: reads of the coordinator's log, and staged changes."""
 
 from typing import Final
 
@@ -23,14 +23,15 @@ def _key(index: int) -> bytes:
 
 
 class RaftStorage:
-    """After a restart, the log has all changes that `LogDatabase.sync` had made durable:
+    """Raft's log:
 
         compacted, and in the snapshot | in the log database              | also in memory: the tail
         -------------------------------+----------------------------------+------------------------> _last
                                       _first
 
-    The tail has at most `tail_bytes`. Staged entries can be read at once. Wait for a `sync` between any two calls of
-    `stage`.
+    After a restart, the log has all changes that `LogDatabase.sync` had made durable. Staged entries can be read at
+    once: they are in the tail. `stage` first shortens the tail to `tail_bytes`, since entries staged earlier are in the
+    log database by then. So wait for a `sync` between any two calls of `stage`.
     """
 
     def __init__(self, db: LogDatabase, tail_bytes: int = _TAIL_BYTES) -> None:
@@ -40,18 +41,18 @@ class RaftStorage:
         self._hard_state = HardState.FromString(db.get(_HARD_STATE) or b"")
         self._snapshot = Snapshot.FromString(db.get(_SNAPSHOT) or b"")
         compacted = SnapshotMetadata.FromString(db.get(_COMPACTED) or b"")
-        self._first = compacted.index + 1
+        self._first = compacted.index + 1  # the log begins here; it is empty if `_last` is less
         last = db.scan(_key(0), _END, reverse=True, limit=1)
         self._last = int.from_bytes(last[0][0][2:], "big") if last else compacted.index
         if self._hard_state.commit > self._last:
             raise self._corrupt(f"entries up to {self._hard_state.commit} were committed, the last is {self._last}")
-        # Read all entries, to find damage now, and not later, when a follower that lags needs an old entry.
+        # Read all entries to find damage now: later, only a follower that lags would need an old entry.
         if db.count(_key(self._first), _END) != self._last - compacted.index:
             raise self._corrupt(f"an entry of {self._first} to {self._last} is missing")
-        self._terms = Epochs(compacted.index, compacted.term)
+        self._terms = Epochs(compacted.index, compacted.term)  # of the entries from `_first` - 1 to `_last`
         self._terms.find(self._first, self._last, self._stored_term)
         self._tail: list[Entry] = []  # the last entries, up to `_last`; or none
-        self._tail_size = 0
+        self._tail_size = 0  # bytes
 
     # Reads of the core
 
@@ -103,13 +104,13 @@ class RaftStorage:
         return not self._last and self._hard_state == HardState()
 
     def bootstrap(self, conf_state: ConfState) -> None:
-        """Stage the first state of a new group: as if entry 1 of term 1 had made this configuration."""
+        """Stage the first state of a new group, as if entry 1, of term 1, had made this configuration."""
         assert self.is_empty(), "the log is not empty"
         self._install(Snapshot(metadata=SnapshotMetadata(conf_state=conf_state, index=1, term=1)))
         self._stage_hard_state(HardState(term=1, commit=1))
 
     def stage(self, ready: Ready) -> None:
-        """Stage hard state, entries and snapshot; they replace the log at and after their index."""
+        """Stage hard state, entries (from the first on, they replace the log) and snapshot (replaces the log)."""
         self._drop_old_tail()
         if ready.snapshot is not None:
             self._install(ready.snapshot)
@@ -119,7 +120,7 @@ class RaftStorage:
             self._stage_hard_state(ready.hard_state)
 
     def stage_snapshot(self, index: int, term: int, conf_state: ConfState, data: bytes) -> Snapshot:
-        """Stage a snapshot of everything up to `index`, which is applied. The entries stay until `compact`.
+        """Stage a snapshot of the state after `index`, which is applied. The entries stay until `compact`.
 
         Raises SnapOutOfDate.
         """

@@ -1,4 +1,4 @@
-"""One node's replicas on disk: a data database for each, and checkpoints that are taken or received."""
+"""One node's replicas on disk: the data database of each replica, and the checkpoints that are taken or received."""
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -16,7 +16,7 @@ from minkad.storage.size_estimate import Size
 
 
 class Purpose(Enum):
-    """The purpose of a checkpoint: the folder where it lies until it is moved or removed."""
+    """The purpose of a checkpoint. The value is the folder that has the checkpoint until it is moved or removed."""
 
     SEND = "outgoing"
     SPLIT = "splitting"
@@ -29,7 +29,7 @@ _LEFTOVERS: Final = (_INCOMING, *(purpose.value for purpose in Purpose))
 
 
 class ReplicaStore:
-    """For the loop's thread. The simulation has its own, which loses unsynced data."""
+    """For the loop's thread. The simulation has a store of its own, which loses unsynced data in a crash."""
 
     def __init__(self, data_dir: Path, cache_bytes: int, row_cache: RowCache) -> None:
         """`cache_bytes`: the size of RocksDB's block cache. All data databases share it, and `row_cache`."""
@@ -73,7 +73,7 @@ class ReplicaStore:
         await remove_folder(self._path(partition_id))
 
     async def take(self, data: DataDatabase, purpose: Purpose, name: str) -> Checkpoint:
-        """A checkpoint with at least everything applied now. Raises CORRUPT_DATA, STORAGE_FAILED."""
+        """A checkpoint with all entries applied so far, and perhaps later ones. Raises CORRUPT_DATA, STORAGE_FAILED."""
         return await checkpoint.take(data, self._data_dir / purpose.value / name)
 
     def incoming(self, partition_id: int, files: Sequence[CheckpointFile], kept: Mapping[str, int]) -> Incoming:

@@ -33,10 +33,11 @@ from minkad.core.replication.replica_storage import DeletedAheadError
 KIB = 1024
 MIB = 1024 * KIB
 _INCOMPLETE: Final = "Result incomplete"
-# A missing file that RocksDB knows is damage, too.
+# A missing file that RocksDB's manifest names is damage, too.
 _DAMAGE: Final = ("Corruption", "IO error: No such file")
 _NO_CURRENT: Final = "(create_if_missing is false)"
-# The system's errors for one file that can't be used, although the disk has room and the process may open files.
+# The errors of the operating system, and of RocksDB, for one file or folder that can't be used. They don't mean that
+# the disk is full, or that the process has too many open files.
 _BAD_FILE: Final = (
     *map(os.strerror, (EBADMSG, EEXIST, EIO, EISDIR, ELOOP, ENOENT, ENOTDIR, ENOTEMPTY, EPERM, EUCLEAN)),
     "lock hold by current process",
@@ -60,21 +61,21 @@ def storage_error(error: Exception, what: str) -> MinkaError:
 
 
 def data_error(error: Exception, what: str, path: Path) -> MinkaError:
-    """The same for the data of a partition in the folder `path`: a file that can't be used, such as one in an
-    unreadable sector, is damage of that partition alone. STORAGE_FAILED means that the node lacks something, such as
-    room, or that its whole disk can't be used.
+    """Like `storage_error`, for the data of a partition in the folder `path`. A file that can't be used, such as a file
+    in an unreadable sector, is damage of this partition alone: CORRUPT_DATA. STORAGE_FAILED means that the node lacks
+    something, such as room, or that its whole disk can't be used.
     """
     if isinstance(error, MinkaError):
         return error
     failure = storage_error(error, what)
-    text = str(error).replace(str(path), "")  # names of folders tell nothing
+    text = str(error).replace(str(path), "")  # a folder's name may contain the text of an error
     if any(reason in text for reason in _BAD_FILE) and _is_usable(path.parent):
         return MinkaError(Code.CORRUPT_DATA, failure.message)
     return failure
 
 
 def _is_usable(folder: Path) -> bool:
-    """True if the disk still takes files there, as far as there is room."""
+    """True if the disk still takes a file in the folder, or would take it if there were room."""
     try:
         with TemporaryFile(dir=folder, buffering=0) as file:
             file.write(b"1")
@@ -85,10 +86,8 @@ def _is_usable(folder: Path) -> bool:
 
 
 def base_options(write_buffer_bytes: int, write_buffers: int) -> Options:
-    """Options of a database with one writer, which is never delayed.
-
-    A delayed or stopped write would hold the GIL. So the triggers of delays are out of reach, and every writer checks
-    `is_stalled` first.
+    """Options of a database with one writer, which RocksDB never delays: a delayed or stopped write would hold the GIL.
+    So the triggers of delays are out of reach, and every writer checks `is_stalled` first.
     """
     options = Options(raw_mode=True)
     options.create_if_missing(False)  # a database whose files are gone must not become an empty one
@@ -108,7 +107,7 @@ def base_options(write_buffer_bytes: int, write_buffers: int) -> Options:
 
 
 def is_stalled(db: Rdict) -> bool:
-    """True if a write would be delayed now. Only its own writes bring a database into this state."""
+    """True if RocksDB would delay a write now. Only writes to a database bring it into this state."""
     return bool(db.property_int_value("rocksdb.is-write-stopped")) or bool(
         db.property_int_value("rocksdb.actual-delayed-write-rate")
     )
@@ -120,7 +119,7 @@ def pairs(
     """The pairs with start <= key < end, in order. `end` None: to the last key.
 
     Raises DeletedAheadError if more than `max_passed` deleted keys and older versions come one after another (0: no
-    limit). Raises rocksdict's errors, also at a damaged block, where its own iterators just end.
+    limit). Raises rocksdict's errors, also at a damaged block; there, rocksdict's own iterators just end.
     """
     # Not set_iterate_lower_bound: in rocksdict 0.3.29 it sets the upper bound.
     options = ReadOptions()
@@ -141,10 +140,10 @@ def pairs(
 
 
 def last_keys(db: Rdict, start: bytes, end: bytes, width: int) -> Iterator[bytes]:
-    """The last key of each group of keys with the same first `width` bytes, of the groups between `start` and `end`.
+    """For the keys between `start` and `end`: the last key of each group of keys that have equal first `width` bytes.
 
-    The cost depends on the existing groups: making an iterator may take half a millisecond, and this makes only one.
-    Raises rocksdict's errors.
+    The cost grows with the number of groups, not of keys. There is one iterator for all groups, since it may take half
+    a millisecond to make one. Raises rocksdict's errors.
     """
     options = ReadOptions()
     options.set_iterate_upper_bound(end)
@@ -181,11 +180,11 @@ def page(
 ) -> tuple[list[bytes], list[bytes], bool]:
     """Keys and values with start <= key < end, in order, and True if these are all. `end` b"": to the last key.
 
-    There are at most `max_rows` and `max_bytes`, and none is added after `max_seconds`, but there is at least one row.
-    The page also ends before more than `max_passed` entries (0: no limit) of deleted keys and older versions, which
-    take a quarter of a microsecond each; if these come before the first row, it raises DeletedAheadError. With
-    `only_heads` the values are cut off after the head of their stored form. This isn't a generator, since the iterator
-    must be gone when it returns. It holds the GIL for about 1 µs a row. Raises rocksdict's errors.
+    The page has at most `max_rows` rows and `max_bytes`, and gets no row after `max_seconds`; but it has the first row
+    in any case. The page also ends where more than `max_passed` (0: no limit) deleted keys and older versions come one
+    after another, which take a quarter of a microsecond each; if they come before the first row, this raises
+    DeletedAheadError. With `only_heads` the values end after the head of their stored form. This isn't a generator:
+    when it returns, the iterator must be gone. It holds the GIL for about 1 µs a row. Raises rocksdict's errors.
     """
     options = ReadOptions()
     if end:
@@ -225,7 +224,7 @@ def page(
 
 
 def count(db: Rdict, start: bytes, end: bytes) -> int:
-    """The number of keys with start <= key < end, by reading every block of them. Raises rocksdict's errors."""
+    """The number of keys with start <= key < end. This reads every block with such keys. Raises rocksdict's errors."""
     options = ReadOptions()
     options.set_iterate_upper_bound(end)
     iterator: RdictIter = db.iter(options)

@@ -1,4 +1,4 @@
-"""The data of one partition in RocksDB, without a WAL: the partition's log has everything that a crash takes."""
+"""The data of one partition in RocksDB, without a WAL: the partition's log has all writes that a crash would lose."""
 
 import asyncio
 import struct
@@ -45,51 +45,51 @@ from minkad.storage.taken_loads import TakenLoads
 from minkad.storage.threads import on_thread
 from minkad.storage.versions import Versions
 
-# The key of the database's own record. Users' keys are not empty, so none collides with it. The record is written in
-# the same batch as the data, so it matches the data after a crash and in every checkpoint. It has the applied offset
-# and leader_epoch, the estimate of the size, the source of versions, and then the loads that were taken in, if any.
+# The key of the database's own record; users' keys are never empty. Each batch of data also writes the record, so the
+# record matches the data after a crash and in every checkpoint. The record has the applied offset and leader_epoch, the
+# estimate of the size, the source of versions, and then the loads that were taken in, if any.
 _APPLIED: Final = b""
 _ESTIMATE_END: Final = Applied.BYTES + len(SizeEstimate().encode())
 _RECORD_BYTES: Final = _ESTIMATE_END + len(Versions().encode())
-_KEYS_AT_ONCE: Final = 8  # keys of a large read between checks of its size; they have 128 MiB at most
-_BATCH_KEYS: Final = 500  # of rows that were in memory before, written with the GIL held
-_UNCLEAR_SHARE: Final = 0.05
-_CLEARED_BYTES: Final = 32 * MIB  # of tables that don't overlap
-# A reader that holds the loop passes this many deleted keys and older versions (about 5 ms) before it has them cleared.
+_KEYS_AT_ONCE: Final = 8  # a large read checks its size after each 8 keys
+_BATCH_KEYS: Final = 500  # in a batch of rows that were in memory before; RocksDB holds the GIL for each batch
+_UNCLEAR_SHARE: Final = 0.05  # of the data; more writes during a compaction hide how much it has removed
+_CLEARED_BYTES: Final = 32 * MIB  # of tables that don't overlap: about as much as one `clear` compacts
+# A reader on the loop passes at most this many deleted keys and older versions (about 5 ms) before it calls `clear`.
 MAX_PASSED: Final = 20_000
 
-# The owner flushes long before the buffers are full.
+# The node flushes a database long before these buffers are full.
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
 _WRITE_BUFFERS: Final = 4
 
 
 class RocksData:
-    """An open database. For the loop's thread; slow work runs on another one.
+    """An open database. For the loop's thread; slow work runs on another thread.
 
-    Everything raises CORRUPT_DATA or STORAGE_FAILED when the disk fails.
+    Every method raises CORRUPT_DATA or STORAGE_FAILED when the disk fails.
     """
 
     def __init__(
         self, path: Path, db: Rdict, stored: bytes | None, rows: CachedRows, condemn: Callable[[MinkaError], None]
     ) -> None:
-        """`db`, `stored`: the result of `open_folder`. `rows`: none yet. `condemn` is called when damage is found.
+        """`db`, `stored`: the result of `open_folder`. `rows`: an empty cache. `condemn`: called when damage is found.
         Raises CORRUPT_DATA, STORAGE_FAILED.
         """
         self.path = path
-        self._db: Rdict | None = db
+        self._db: Rdict | None = db  # None once `close` has begun
         self._rows = rows
         self._condemn = condemn
-        # All puts that are not compacted away: an upper bound of the keys and bytes.
-        self._in_tables = Size()
-        self._since_flush = Size()
-        self._readers = 0
-        self._no_readers = asyncio.Event()
+        # The puts that no compaction has removed. Both together are an upper bound of the size.
+        self._in_tables = Size()  # those in tables, and those that a running flush brings there
+        self._since_flush = Size()  # those in memory
+        self._readers = 0  # contexts of `reading` that are entered now; `close` waits for them
+        self._no_readers = asyncio.Event()  # set while `_readers` is 0
         self._no_readers.set()
-        self._clearing = asyncio.Lock()
-        self.applied = Applied.decode(stored)
+        self._clearing = asyncio.Lock()  # held by the one `clear` that compacts
+        self.applied = Applied.decode(stored)  # of the rows in memory and in tables; only a flush makes them durable
         self.loads = TakenLoads()
         self.versions = Versions()
-        self._estimate = SizeEstimate()
+        self._estimate = SizeEstimate()  # of the live rows; at most `_in_tables` and `_since_flush` together
         if stored is not None and len(stored) > Applied.BYTES:
             self._decode(stored)
             self._read_tables()
@@ -111,8 +111,8 @@ class RocksData:
     def created(
         cls, path: Path, db: Rdict, memory: MemoryData, rows: CachedRows, condemn: Callable[[MinkaError], None]
     ) -> "RocksData":
-        """The database that `create_folder` has made of a copy of `memory`, with the later writes there. Raises
-        STORAGE_FAILED.
+        """The database that `create_folder` made of a copy of `memory`, plus the writes to `memory` since the copy.
+        Raises STORAGE_FAILED.
         """
         made = cls(path, db, None, rows, condemn)
         size, made.loads, made.versions = memory.size(), memory.loads, memory.versions
@@ -123,7 +123,7 @@ class RocksData:
         return made
 
     def is_stalled(self) -> bool:
-        """True if `write` would wait, and the GIL with it, for the disk to keep up."""
+        """True if `write` would wait for the disk, and hold the GIL meanwhile."""
         return is_stalled(self._opened())
 
     def write(self, writes: Sequence[WriteBody], applied: Applied, last_offset: int | None = None) -> None:
@@ -196,8 +196,8 @@ class RocksData:
         return found
 
     async def stored_many(self, keys: list[bytes], max_bytes: int) -> list[bytes | None]:
-        """The same on another thread, which reads without the GIL. Raises TOO_LARGE soon after the values exceed
-        `max_bytes` together.
+        """Like `stored`, on another thread, which reads without the GIL. Raises TOO_LARGE soon after all values
+        together exceed `max_bytes`.
         """
         try:
             with _Reading(self):
@@ -231,10 +231,10 @@ class RocksData:
 
     async def clear(self, wanted: KeyRange, reverse: bool) -> KeyRange:
         """Remove the remains of deleted keys and older versions at the beginning of this range (at its end, if
-        `reverse`). A compaction does that without the GIL, once for all callers that wait for it. Returns the cleared
-        part of the range.
+        `reverse`). This is a compaction, which runs without the GIL; callers that wait for it share its result. Returns
+        the cleared part of the range.
 
-        An iterator that gives up doesn't say how far it has come, so there is no place to continue from.
+        The reader can't simply go on instead: an iterator that gives up doesn't say how far it has come.
         """
         part = self._begin_of(wanted, reverse)
         with _Reading(self):
@@ -254,7 +254,7 @@ class RocksData:
         return part
 
     def _begin_of(self, wanted: KeyRange, reverse: bool) -> KeyRange:
-        """A part of the range, at its beginning in this direction, with some of the tables that don't overlap."""
+        """The first part of the range in this direction: as far as `_CLEARED_BYTES` of tables reach."""
         tables = [t for t in deepest_of(self.tables()) if wanted.overlaps(KeyRange(t.first, t.last + b"\x00"))]
         if reverse:
             tables.reverse()
@@ -276,7 +276,7 @@ class RocksData:
 
     async def count(self, wanted: KeyRange, slice_keys: int) -> Size:
         """The exact number of keys and bytes in the range, found by reading all; the loop runs after every `slice_keys`
-        keys. Counts the state at the call, unless something has to be cleared away meanwhile; see `clear`.
+        keys. Writes during the count don't change the result, except in keys that are read after a `clear`.
         """
         size = Size()
         start, end = max(wanted.start, FIRST_KEY), wanted.end
@@ -298,8 +298,8 @@ class RocksData:
                 await self.clear(KeyRange(start, end), False)
 
     def trim_to_range(self, kept: KeyRange, applied: Applied) -> bool:
-        """Remove all keys outside of `kept`, in one write with `applied`. Returns True if there were any. They are
-        deleted as ranges, so the number of keys doesn't matter; `compact_outside` frees their room.
+        """Remove all keys outside of `kept`, in one write with `applied`. Returns True if there were any. The
+        keys are deleted as ranges, so their number doesn't matter; `compact_outside` frees their space.
         """
         below, _, _ = self.page(FIRST_KEY, kept.start, False, 1, 1, 0, inf) if kept.start else ([], [], True)
         above, _, _ = self.page(kept.end, b"", True, 1, 1, 0, inf) if kept.end else ([], [], True)
@@ -313,11 +313,12 @@ class RocksData:
         return bool(below or above)
 
     async def ingest(self, file: Path, size: Size, loads: TakenLoads, applied: Applied) -> None:
-        """Move a file of sorted rows into the database, then write a note of it: `loads` and `applied`. Nothing else
-        may be written meanwhile.
+        """Move a file of sorted rows into the database, then write a note of this: `loads` and `applied`. Nobody may
+        write anything else meanwhile.
 
-        The rows are durable at once, the note with the next flush. If a crash takes the note, the file is taken in once
-        more, and hides nothing newer: later writes weren't durable either.
+        The rows are durable at once, the note with the next flush. A crash that loses the note also loses all later
+        writes. The replica then applies its log again: first the mark of the load, which takes in the same file again,
+        then the later writes.
         """
         was_empty = not self._most().keys
         await self.flush()  # RocksDB would refuse the file because of overlapping keys in memory
@@ -334,19 +335,19 @@ class RocksData:
         self._in_tables = Size(self._in_tables.bytes + size.bytes, self._in_tables.keys + size.keys)
         self._estimate.written(size.bytes, size.keys, [])
         if not was_empty:
-            self._estimate.doubt()  # the number of existing keys is unknown
+            self._estimate.doubt()  # nobody knows how many of the file's keys existed before
         self.loads = loads
         self._write(WriteBatch(raw_mode=True), applied)
 
     async def compact_outside(self, kept: KeyRange) -> None:
-        """Free the room of the keys removed outside of the range. Reads and writes go on meanwhile."""
+        """Free the disk space of the keys that were removed outside of the range. Reads and writes go on meanwhile."""
         outside: list[tuple[bytes, bytes | None]] = [(FIRST_KEY, kept.start)] if kept.start else []
         if kept.end:
             outside.append((kept.end, None))
         if not outside:
             return
         db, before = self._opened(), self._most()
-        self._begin_flush()  # a compaction flushes what it needs
+        self._begin_flush()  # the compaction begins with a flush
         try:
             with _Reading(self):
                 for start, end in outside:
@@ -364,7 +365,7 @@ class RocksData:
         return tables_of(self._opened())
 
     async def compact(self) -> Size:
-        """Leave one version of each key that was there at the beginning. Returns the measured size afterwards."""
+        """Leave one version of each key that exists at the call. Returns the measured size afterwards."""
         db, before = self._opened(), self._estimate.copy()
         self._begin_flush()
         try:
@@ -379,7 +380,7 @@ class RocksData:
         return self.size()
 
     def size(self) -> Size:
-        """An estimate of the size, at no cost."""
+        """An estimate of the size, without any read."""
         return self._estimate.size
 
     def size_error(self) -> float:
@@ -387,15 +388,15 @@ class RocksData:
         return self._estimate.error
 
     def share(self, part: KeyRange) -> float:
-        """About the share of the data that is in the range, at no cost; see `share_in`."""
+        """About the share of the data that is in the range, without a read of rows; see `share_in`."""
         return share_in(self.tables(), part)
 
     def size_at_most(self) -> Size:
-        """An upper bound of the size, at no cost."""
+        """An upper bound of the size, without any read."""
         return self._most()
 
     async def flush(self) -> Applied:
-        """Make the applied rows durable, and return the place up to which at least they are. Writes go on meanwhile."""
+        """Make all applied rows durable. Returns `applied` as of the call. Writes go on meanwhile."""
         db, before = self._opened(), self.applied
         self._begin_flush()
         try:
@@ -429,7 +430,7 @@ class RocksData:
         return self._opened()
 
     def reading(self) -> "_Reading":
-        """A context; `close` waits until it is left."""
+        """A context manager: while the caller is in it, `close` waits."""
         return _Reading(self)
 
     def _opened(self) -> Rdict:
@@ -450,11 +451,11 @@ class RocksData:
         return Size(tables.bytes + since.bytes, tables.keys + since.keys)
 
     def _begin_flush(self) -> None:
-        """Count the rows in memory as in tables, so that the sum stays right until the new tables are read."""
+        """Count the rows in memory as in tables, where a flush moves them: the sum stays right until `_read_tables`."""
         self._in_tables, self._since_flush = self._most(), Size()
 
     def _read_tables(self) -> None:
-        """Take over the sizes that the tables on disk report, which takes tens of microseconds."""
+        """Read the sizes that the tables on disk report: tens of microseconds."""
         self._in_tables = puts(self._opened(), _RECORD_BYTES)
         self._estimate.bounded(self._most())
 
@@ -482,8 +483,8 @@ class _Reading:
 
 
 def _all_levels() -> CompactOptions:
-    """Options with which a compaction also rewrites tables that nothing overlaps. By default it would move them down
-    unchanged, with their deletions.
+    """Options with which a compaction also rewrites tables that no other table overlaps. By default, RocksDB would move
+    such tables down unchanged, with their deletions.
     """
     options = CompactOptions()
     options.set_bottommost_level_compaction(BottommostLevelCompaction.force_optimized())
@@ -503,8 +504,8 @@ def _multi_get(db: Rdict, keys: list[bytes], max_bytes: int) -> list[bytes | Non
 
 
 def open_folder(path: Path, cache: Cache) -> tuple[Rdict, bytes | None]:
-    """Open the database of a folder: about 4 ms with the GIL held. Returns it and its record. Raises CORRUPT_DATA,
-    STORAGE_FAILED.
+    """Open the database of a folder: about 4 ms with the GIL held. Returns the database and its record. Raises
+    CORRUPT_DATA, STORAGE_FAILED.
     """
     options = data_options(cache)
     options.create_if_missing(False)
@@ -518,20 +519,21 @@ def open_folder(path: Path, cache: Cache) -> tuple[Rdict, bytes | None]:
 
 
 def release(db: Rdict | None) -> None:
-    """Close a database that can't be used: while it is open, its replacement is refused."""
+    """Close a database that can't be used: while it is open, RocksDB refuses to open its folder again."""
     if db is not None:
-        with suppress(Exception):  # it closes, and reports its damage
+        with suppress(Exception):  # a damaged database closes, and still raises an error
             db.close()
 
 
 def create_folder(path: Path, cache: Cache, memory: MemoryCopy) -> Rdict:
-    """Create a database from the data in memory: about 4 ms with the GIL held, and then as long as the rows take.
+    """Create a database from the data in memory: about 4 ms with the GIL held, then the time to write the rows.
     Raises STORAGE_FAILED.
     """
     options = data_options(cache)
     options.create_if_missing(True)
     left = iter(memory.rows.items())
-    # Without a WAL, rows that may fill a write buffer are certainly flushed together only if they are written together.
+    # There is no WAL. Rows that fill a write buffer could be flushed without the rows of the next batch, and a crash
+    # would lose the latter. So rows that may fill a buffer are written in one batch, which is flushed as a whole.
     at_once = _BATCH_KEYS if memory.size.bytes < _WRITE_BUFFER_BYTES // 4 else len(memory.rows)
     db: Rdict | None = None
     try:
@@ -567,7 +569,7 @@ def _add(batch: WriteBatch, pairs: Iterable[tuple[bytes, bytes | None]]) -> None
 
 def _no_wal() -> WriteOptions:
     options = WriteOptions()
-    # This is a property, whatever its stub says.
+    # The stub calls this a method; it is a property.
     options.disable_wal = True  # type: ignore[method-assign, assignment]
     return options
 

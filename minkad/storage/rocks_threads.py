@@ -11,8 +11,8 @@ _THREADS: Final = Path("/proc/self/task")
 
 
 def lower_background_priority() -> None:
-    """Make flushes and compactions give way to answering clients. All databases of a process share their threads; the
-    first database that is opened starts them.
+    """Let requests of clients run before flushes and compactions. All databases of a process share the threads of
+    flushes and compactions; RocksDB starts these threads when it opens the first database.
     """
     for thread in _THREADS.iterdir():
         with suppress(OSError):  # it may have ended

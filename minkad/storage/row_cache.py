@@ -1,8 +1,8 @@
 """Recently read rows, in dictionaries, where a look-up takes a fifth of RocksDB's time.
 
-The rows of all of a node's databases age together, in two generations. A row that is read joins the young generation.
-Once the young generation takes half of the memory, it becomes the old one, and the former old one is forgotten. So the
-cache forgets rows that nobody has read for a generation, and a frequent read costs only a look into a dictionary.
+The rows of all databases of a node age together, in two generations. A row that somebody reads joins the young
+generation. Once the young generation takes half of the memory, the old one is forgotten, and the young one becomes
+old. So a row that nobody reads for a generation is forgotten, and a frequent read costs only a look into a dictionary.
 """
 
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ from typing import Final
 from minkad.process.telemetry import RowCacheUse
 
 _LARGEST_ROW_BYTES: Final = 16 * 1024  # a larger row would take the place of many small rows
-_OVERHEAD_BYTES: Final = 160  # of a row: two objects and their place in a dictionary
-_FORGOTTEN_AT_ONCE: Final = 4  # for each new row, so a generation is gone when the next one goes
+_OVERHEAD_BYTES: Final = 160  # in Python, for each row: two objects and their place in a dictionary
+_FORGOTTEN_AT_ONCE: Final = 4  # rows, for each new row: so a generation is freed before the next one is forgotten
 
 
 class RowCache:
@@ -24,10 +24,10 @@ class RowCache:
         self.use: Final = use or RowCacheUse()
         self._young = 0  # bytes of the young generation, in all databases
         self._with_rows: set[CachedRows] = set()  # the databases that may have cached rows
-        self._forgotten: list[dict[bytes, bytes]] = []  # rows that are no longer used, and are freed little by little
+        self._forgotten: list[dict[bytes, bytes]] = []  # rows that nobody uses; they are freed little by little
 
     def grew(self, rows: "CachedRows", size: int) -> None:
-        """A database has `size` more bytes of young rows (fewer if below 0)."""
+        """Note that a database has `size` more bytes of young rows; a negative `size` means fewer bytes."""
         self._young += size
         self.use.bytes += size
         self._with_rows.add(rows)
@@ -82,17 +82,17 @@ class CachedRows:
         return found
 
     def missed(self, count: int) -> None:
-        """`count` of the wanted rows are not here."""
+        """Note that `count` of the wanted rows weren't cached."""
         self._cache.use.missed += count
 
     def keep(self, key: bytes, row: bytes) -> None:
-        """Keep a row that was read."""
+        """Cache a row that was read, as a young row."""
         if len(row) <= _LARGEST_ROW_BYTES and key not in self._young and self._cache.limit:
             self._young[key] = row
             self._grow(len(key) + len(row) + _OVERHEAD_BYTES)
 
     def written(self, newest: Mapping[bytes, bytes | None]) -> None:
-        """Rows were written; None: the key was deleted."""
+        """Bring cached rows up to date with the rows that were written; None: the key was deleted."""
         for key in newest.keys() & self._old.keys():
             del self._old[key]
         young, growth = self._young, 0
@@ -109,14 +109,14 @@ class CachedRows:
             self._grow(growth)
 
     def clear(self) -> None:
-        """Any row may have changed."""
+        """Forget all rows: any of them may have changed."""
         self._cache.forget(self._young)
         self._cache.forget(self._old)
         self._young, self._old = {}, {}
         self._grow(-self._bytes)
 
     def age(self) -> None:
-        """A new generation begins."""
+        """Begin a new generation: the old rows are forgotten, and the young rows become old."""
         self._cache.forget(self._old)
         self._old, self._young, self._bytes = self._young, {}, 0
 

@@ -1,7 +1,7 @@
 """The process in which a node reads whole partitions: `python -m minkad.storage.scan_process`, started by `scanner`.
 
-rocksdict's iterators hold the interpreter's lock, so a long scan in the daemon would stop its event loop. Requests come
-on stdin. Frames go to stdout: a byte for the kind, the length in four bytes (big-endian), the content.
+rocksdict's iterators hold the GIL, so a long scan in the daemon would stop its event loop. Requests come on stdin. Each
+answer is a frame on stdout: a byte for the kind, the length in four bytes (big-endian), the content.
 """
 
 import os
@@ -39,19 +39,19 @@ _Pair = tuple[bytes, bytes]
 
 
 class ScanRequest(msgspec.Struct, array_like=True, frozen=True):
-    """A request to read from the checkpoint, or from the file of sorted rows, in `path`: keys with start <= key < end.
-    An empty `end` means to the last key.
+    """A request to read the keys with start <= key < end from the checkpoint, or the file of sorted rows, in `path`. An
+    empty `end` means up to the last key.
     """
 
     path: str
     start: bytes
     end: bytes
     kind: Literal["rows", "keys", "digest", "hashes", "cuts"]
-    batch_bytes: int = 0  # of keys and values in an answer
-    buckets: int = 1  # by the hashes of keys
-    wanted: list[int] = []  # the buckets to read, for "hashes"
-    part_bytes: int = 0  # for "cuts"
-    at_ms: int = 0  # rows that have expired by then, in Unix milliseconds, are left out
+    batch_bytes: int = 0  # for rows, keys and hashes: an answer ends once its keys and values reach this size
+    buckets: int = 1  # for digest and hashes: the number of buckets, into which keys are divided by their hashes
+    wanted: list[int] = []  # for hashes: the buckets to read
+    part_bytes: int = 0  # for cuts: about the bytes between two cuts
+    at_ms: int = 0  # Unix milliseconds; rows that have expired by then are left out
 
 
 encode_request: Final = msgspec.msgpack.Encoder().encode
@@ -70,7 +70,7 @@ def answers(db: Rdict, request: ScanRequest) -> Iterator[bytes]:
 
 
 def _pairs(db: Rdict, request: ScanRequest) -> Iterator[_Pair]:
-    """Raises rocksdict's errors, also at a damaged block, where its fast iterator just ends."""
+    """The unexpired rows. The fast iterator just ends at a damaged block: then the second raises rocksdict's error."""
     start, last = max(request.start, FIRST_KEY), b""
     items = cast("Iterator[_Pair]", db.items(from_key=start, read_opt=_options(request.end)))
     for key, stored in items:
@@ -87,7 +87,7 @@ def _pairs(db: Rdict, request: ScanRequest) -> Iterator[_Pair]:
 def _options(end: bytes) -> ReadOptions:
     options = ReadOptions()
     options.set_readahead_size(_READAHEAD_BYTES)
-    options.fill_cache(False)  # type: ignore[call-arg]  # a method, whatever its stub says
+    options.fill_cache(False)  # type: ignore[call-arg]  # the stub calls it a property; it is a method
     if end:
         options.set_iterate_upper_bound(end)
     return options
@@ -153,8 +153,8 @@ def _hashes(db: Rdict, request: ScanRequest) -> Iterator[_Pair]:
 
 
 def _cuts(db: Rdict, request: ScanRequest) -> list[bytes]:
-    """The keys at which parts of about `part_bytes` begin, except the first part. They are first keys of tables, so no
-    data is read.
+    """The keys at which the second part and later parts begin; a part has about `part_bytes`. These are first keys of
+    tables, so no data is read.
     """
     found: list[bytes] = []
     size = 0
@@ -168,7 +168,7 @@ def _cuts(db: Rdict, request: ScanRequest) -> list[bytes]:
 
 
 class _Databases:
-    """Keeps the last few databases open, since the parts of one are read one after the other."""
+    """Keeps the last few databases open: readers read the parts of a database one after the other."""
 
     def __init__(self) -> None:
         self._cache = Cache(_CACHE_BYTES)
@@ -176,7 +176,7 @@ class _Databases:
 
     @contextmanager
     def of(self, path: str) -> Iterator[Rdict]:
-        """The database of a checkpoint, or one with the rows of a file. Raises rocksdict's errors."""
+        """The database of a checkpoint, or a new database with the rows of a file. Raises rocksdict's errors."""
         if path.endswith(_FILE_ENDING):
             with _database_of(Path(path)) as db:
                 yield db
@@ -196,7 +196,7 @@ class _Databases:
 
 @contextmanager
 def _database_of(file: Path) -> Iterator[Rdict]:
-    """A database that has taken in a link of the file: there is no other way to read it."""
+    """A database that has taken in a link of the file: rocksdict offers no other way to read such a file."""
     with tempfile.TemporaryDirectory(prefix="scan-", dir=file.parent.parent) as folder:
         link = Path(folder) / "link.sst"
         os.link(file, link)
@@ -228,7 +228,7 @@ def _serve(source: BinaryIO, sink: BinaryIO) -> None:
             sink.write(_frame(END))
         except BrokenPipeError:
             return
-        except Exception as error:  # noqa: BLE001 - the daemon names it
+        except Exception as error:  # noqa: BLE001 - the daemon raises it
             sink.write(_frame(ERROR, str(error).encode()))
         sink.flush()
 

@@ -13,7 +13,7 @@ from minkad.storage.scan_process import END, ERROR, ScanRequest, encode_request
 
 _IDLE_SECONDS: Final = 60.0
 _MAX_WAITING: Final = 256
-_UNTAKEN_S: Final = 5.0  # a scan whose answer nobody has taken for this long ends if others wait
+_UNTAKEN_S: Final = 5.0  # a scan whose answer nobody takes for this long ends, if other scans wait
 _LOOK_S: Final = 1.0
 _BUFFER_BYTES: Final = 2 * MIB
 PROCESSES: Final = max(1, (os.cpu_count() or 2) // 2)
@@ -24,21 +24,21 @@ class _Scan:
     """A scan under way."""
 
     process: asyncio.subprocess.Process
-    untaken_since: float | None = None  # by the loop's clock: an answer waits for its reader
-    is_ended: bool = False
+    untaken_since: float | None = None  # by the loop's clock; None: no answer waits for its reader
+    is_ended: bool = False  # `_end_untaken` has ended it, and has given its slot to another scan
 
 
 class Scanner:
-    """At most `PROCESSES` scans at a time; others wait their turn. A reader that stands still doesn't hold them up. For
-    the loop's thread.
+    """At most `PROCESSES` scans run at a time; the others wait. A reader that stands still doesn't hold up the others:
+    it loses its slot. For the loop's thread.
     """
 
     def __init__(self) -> None:
         self._slots = asyncio.Semaphore(PROCESSES)
-        self._waiting = 0
-        self._idle: dict[asyncio.subprocess.Process, asyncio.TimerHandle] = {}
+        self._waiting = 0  # scans that wait for a slot
+        self._idle: dict[asyncio.subprocess.Process, asyncio.TimerHandle] = {}  # each with the timer that ends it
         self._busy: set[_Scan] = set()
-        self._watch: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None  # calls `_end_untaken` while scans wait
 
     async def close(self) -> None:
         """End the processes."""
@@ -49,8 +49,8 @@ class Scanner:
             await process.wait()
 
     async def scan(self, request: ScanRequest) -> AsyncGenerator[bytes, None]:
-        """The answers, as fast as they are taken. Raises OVERLOADED, also if they aren't taken while others wait;
-        CORRUPT_DATA, STORAGE_FAILED.
+        """The answers, as fast as the caller takes them. Raises OVERLOADED if too many scans wait, or if the caller
+        takes no answer for 5 s while other scans wait; CORRUPT_DATA, STORAGE_FAILED.
         """
         await self._turn()
         scan: _Scan | None = None
@@ -86,7 +86,7 @@ class Scanner:
             self._waiting -= 1
 
     def _end_untaken(self) -> None:
-        """While scans wait: end those whose readers stand still, and give their turns to others."""
+        """While scans wait: end scans whose readers stand still, and give their slots to the scans that wait."""
         loop = asyncio.get_running_loop()
         for scan in self._busy:
             since = scan.untaken_since
@@ -109,8 +109,8 @@ class Scanner:
 
     async def _give_back(self, process: asyncio.subprocess.Process, is_done: bool) -> None:
         if not is_done or process.returncode is not None:
-            self._end(process)  # it may be in the middle of an answer that nobody takes
-            await process.wait()  # so that nothing is read after the end of a scan
+            self._end(process)  # the process may be in the middle of an answer that nobody takes
+            await process.wait()  # so the process reads no file after the end of the scan
             return
         loop = asyncio.get_running_loop()
         self._idle[process] = loop.call_later(_IDLE_SECONDS, self._end, process)

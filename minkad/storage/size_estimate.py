@@ -1,4 +1,4 @@
-"""The size of a database, kept up to date as it is written, at a cost that doesn't grow with it."""
+"""The size of a database, kept up to date with each write, at a cost that doesn't grow with the database."""
 
 import math
 import struct
@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-# One in this many written keys is looked up: every key while there are few, since chance would make an error of many
-# percent; then as many as cost little; then so few that a rewritten database still has some thousand samples.
+# One in `step` written keys is looked up, by the number of keys in the database:
+#     below 1,024     step 1: with few samples, chance could make an error of many percent
+#     from 8,192      step 16, which costs little; in between, keys / 512
+#     from 278,528    step keys / 16,384: a rewrite of the whole database still looks up about 16,384 keys
+#     from 4,194,304  step 256
 _ALL_BELOW: Final = 512
 _USUAL_STEP: Final = 16
 _KEYS_LOOKED_UP: Final = 16_384
 _MAX_STEP: Final = 256
-_FAR_BEYOND: Final = 0.95
-_FEW_VERSIONS: Final = 0.97  # above this share of live bytes among all put bytes, keys have few older versions
+_FAR_BEYOND: Final = 0.95  # an estimate is far above a bound if this part of it, less 3 errors, is above the bound
+_FEW_VERSIONS: Final = 0.97  # if at least this share of the put bytes is live, keys have few older versions
 
 _STORED: Final = struct.Struct(">qqdd")
 
@@ -30,9 +33,10 @@ class Size:
 class SizeEstimate:
     """Counts the size of written rows exactly, and estimates the size of the old rows that they replace or delete. One
     random key in each block of consecutive writes is looked up, and counts for the whole block (stratified sampling;
-    W. G. Cochran, Sampling Techniques, chapter 5). So there is no error if all written keys existed before, or none.
+    W. G. Cochran, Sampling Techniques, chapter 5). So the number of keys is right, but for one unfinished block, if all
+    written keys existed before, or if none did.
 
-    `error` says how far off the size may be: neighbouring samples show the variance that sampling adds.
+    `error` is the standard error of the size: the differences of neighbouring samples show how much sampling errs.
     """
 
     __slots__ = (
@@ -44,9 +48,10 @@ class SizeEstimate:
         self._random = Random(seed)
         self._bytes = self._keys = 0
         self._bytes_variance = self._keys_variance = 0.0
-        self._cut = Size()  # removed by `bounded` so far, without a change of the data
-        self._last = 0  # bytes that the last sampled key replaced
-        self._step = self._skip = self._tail = 0  # a block's length, and its keys before and after the next pick
+        self._cut = Size()  # the sum by which `bounded` has lowered the estimate so far
+        self._last = 0  # bytes of the old row of the last sampled key
+        # The block's length; the keys to be written before its pick; its keys from the pick on.
+        self._step = self._skip = self._tail = 0
         if size is not None:
             self._bytes, self._keys = size.bytes, size.keys
 
@@ -58,14 +63,14 @@ class SizeEstimate:
     @property
     def error(self) -> float:
         """The standard error of the estimate as a share of it; infinite if nothing is known."""
-        # An unfinished block is counted whole, or not yet.
+        # A block counts as a whole from its pick on, and not at all before.
         begun = self._step**2 / 6 if self._step > 1 and self._last else 0.0
         of_bytes = math.sqrt(self._bytes_variance + begun * self._last**2) / max(1, self._bytes)
         return max(of_bytes, math.sqrt(self._keys_variance + begun) / max(1, self._keys))
 
     def pick(self, count: int) -> list[tuple[int, int]]:
-        """The places, among the next `count` written keys, of the keys to look up first; and the number of keys that
-        each counts for.
+        """Choose the keys to look up before the next `count` keys are written. Returns, for each, its place among these
+        `count` keys and the number of keys that it counts for.
         """
         place = self._skip
         if place >= count:
@@ -85,8 +90,8 @@ class SizeEstimate:
         return picked
 
     def written(self, bytes_: int, keys: int, replaced: Sequence[tuple[int, int]]) -> None:
-        """Note that `bytes_` of keys and values, and `keys` keys, were written (without deletions). `replaced` has, for
-        each key that was looked up, the bytes of its old row (key and value, 0 for none), and the number of keys that
+        """Note that `keys` keys were put, with `bytes_` of keys and values; deletions don't count. `replaced`: for each
+        key that was looked up, the bytes of its old row (key and value; 0 without a row), and the number of keys that
         it counts for.
         """
         self._bytes += bytes_
@@ -101,7 +106,7 @@ class SizeEstimate:
             self._last = found
 
     def measured(self, size: Size, before: "SizeEstimate") -> None:
-        """Note that the size was measured to be `size` when `before` was copied."""
+        """Note the measured `size` of the data at the time when `before` was copied."""
         self._step = self._skip = self._tail = 0  # the unfinished block is from before
         self._bytes = size.bytes + (self._bytes + self._cut.bytes) - (before._bytes + before._cut.bytes)
         self._keys = size.keys + (self._keys + self._cut.keys) - (before._keys + before._cut.keys)
@@ -112,8 +117,8 @@ class SizeEstimate:
             self._bytes_variance = self._keys_variance = 0.0
 
     def bounded(self, most: Size) -> None:
-        """Note that the size is at most `most`. If the estimate is far above this bound, the bound, too, is doubtful as
-        an estimate.
+        """Note that the size is at most `most`. A higher estimate is lowered to this bound. If it was far above, the
+        new estimate is doubtful, too.
         """
         if self._bytes * (_FAR_BEYOND - 3 * self.error) > most.bytes:
             self.doubt()
@@ -122,11 +127,11 @@ class SizeEstimate:
         self._bytes, self._keys = min(self._bytes, most.bytes), min(self._keys, most.keys)
 
     def reduced(self, before: Size, after: Size) -> None:
-        """Note that a compaction has left puts with the size `after`, of puts with the size `before`. It isn't known
-        which keys were removed.
+        """Note that a compaction has reduced the size of all puts from `before` to `after`. Nobody knows which keys it
+        has removed.
         """
         if self._bytes < _FEW_VERSIONS * before.bytes:
-            self.doubt()  # overwritten rows may all be in the remaining part, or in the other
+            self.doubt()  # all overwritten rows may be in the remaining part, or in the removed part
         self._bytes, self._keys = after.bytes, after.keys
 
     def doubt(self) -> None:

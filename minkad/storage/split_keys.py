@@ -20,10 +20,10 @@ _SLICE_BYTES: Final = 1 * MIB
 async def split_keys(data: DataDatabase, parts: int) -> list[bytes]:
     """Keys that divide the data into `parts` parts of about equal bytes; fewer if there are too few keys.
 
-    RocksDB knows the first key and the size of each table, and the tables of the deepest level, which have nearly all
-    data, don't overlap: this tells in which table a part ends. Only that table is read. If much is in overlapping
-    tables (the last few flushes), they are compacted first; they have at most some 100 MiB. So the cost doesn't grow
-    with the data. Raises the errors of DataDatabase.
+    The tables of the deepest level have nearly all data, and don't overlap. RocksDB knows the first key and the size of
+    each table, so these tell in which table a part ends, and only this table is read. If overlapping tables (the last
+    few flushes) have much of the data, they are compacted first; they have at most some 100 MiB. So the cost doesn't
+    grow with the data. Raises the errors of DataDatabase.
     """
     if not (data.is_open or data.exists()):
         return []
@@ -50,7 +50,7 @@ async def _split_keys(data: DataDatabase, parts: int) -> list[bytes]:
         passed += table.size
     first, _, _ = await _page(data, FIRST_KEY, b"", 1, 1)
     if not first:
-        return []  # all of it was deleted meanwhile
+        return []  # all rows were deleted meanwhile
     return [key for key in dict.fromkeys(found) if key > first[0]]
 
 
@@ -74,7 +74,7 @@ async def _keys_within(data: DataDatabase, table: Table, shares: Sequence[float]
 async def _page(
     data: DataDatabase, start: bytes, end: bytes, max_rows: int, max_bytes: int
 ) -> tuple[list[bytes], list[bytes], bool]:
-    """See `DataDatabase.page`; clears deleted keys away that are in the way."""
+    """See `DataDatabase.page`. Clears away deleted keys that hold up the read."""
     while True:
         try:
             return data.page(start, end, False, max_rows, max_bytes, MAX_PASSED)
@@ -83,7 +83,7 @@ async def _page(
 
 
 def _shortest(begins: Sequence[tuple[int, bytes]], place: int) -> bytes:
-    """The shortest prefix of the key at this place that is above the key before it: it will be a bound in the table."""
+    """The shortest prefix of the key at this place that is above the key before it. It becomes a bound in the table."""
     key, before = begins[place][1], begins[place - 1][1] if place else b""
     differs = (index for index, (mine, other) in enumerate(zip(key, before, strict=False)) if mine != other)
     return key[: next(differs, len(before)) + 1] if place else key

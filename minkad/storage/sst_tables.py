@@ -9,11 +9,11 @@ from minka.cluster.key_ranges import KeyRange
 from minka.wire.stored_values import HEAD_BYTES
 from minkad.storage.size_estimate import Size
 
-FIRST_KEY: Final = b"\x00"  # no user's key is less; the key of the record with the applied offset is
+FIRST_KEY: Final = b"\x00"  # the least key of a user; only the key of the database's own record is less
 
 
 class Table(NamedTuple):
-    """A file: its level, its bytes, its first and last key."""
+    """An SST file: its level, its size in bytes, its first and last key."""
 
     level: int
     size: int
@@ -22,9 +22,7 @@ class Table(NamedTuple):
 
 
 def tables_of(db: Rdict) -> list[Table]:
-    """The database's SST files, without those that have only the record with the applied offset. Raises rocksdict's
-    errors.
-    """
+    """The database's SST files, without files that have only the database's own record. Raises rocksdict's errors."""
     files = db.live_files()
     tables = [Table(file["level"], file["size"], file["start_key"], file["end_key"]) for file in files]
     return [table._replace(first=max(table.first, FIRST_KEY)) for table in tables if table.last]
@@ -37,8 +35,8 @@ def deepest_of(tables: Sequence[Table]) -> list[Table]:
 
 
 def share_in(tables: Sequence[Table], part: KeyRange) -> float:
-    """About the share of the data that is in the range. A table across a bound counts by half, so the share of small
-    data is inaccurate; 0.5 if there is no table.
+    """About the share of the data that is in the range; 0.5 if there is no table. Half of a table across a bound counts
+    as inside, so the share is inaccurate if there are few tables.
     """
     total = inside = 0.0
     for table in tables:
@@ -51,9 +49,9 @@ def share_in(tables: Sequence[Table], part: KeyRange) -> float:
 
 
 def puts(db: Rdict, record_bytes: int, level: str = "") -> Size:
-    """The size of keys and values in the tables, without the values' heads, each key counted once for each of its
-    versions. `record_bytes`: the size of the one entry that isn't a user's. `level`: "-at-levelN" for the tables of one
-    level, "" for all.
+    """The size of keys and values in the tables, without the values' heads. A key with three versions counts three
+    times. `record_bytes`: the size of the database's own record. `level`: "-at-levelN" for the tables of one level, ""
+    for all tables.
     """
     text = db.property_value(f"rocksdb.aggregated-table-properties{level}") or ""
     table = dict(part.strip().rsplit("=", 1) for part in text.split(";") if "=" in part)
@@ -61,7 +59,7 @@ def puts(db: Rdict, record_bytes: int, level: str = "") -> Size:
     raw_keys, raw_values = int(table.get("raw key size", 0)), int(table.get("raw value size", 0))
     if not entries:
         return Size()
-    # RocksDB adds 8 bytes to each key, a deletion is a key, and at least one entry is the record.
+    # In RocksDB's figures each key has 8 bytes more, a deletion counts as a key, and one entry or more is the record.
     key_bytes = (raw_keys - 8 * entries) * (entries - deletions) // entries
     keys = max(0, entries - deletions - 1)
     return Size(max(0, key_bytes + raw_values - record_bytes - HEAD_BYTES * keys), keys)

@@ -1,4 +1,4 @@
-"""The loads that a partition's data has taken in: kept with its applied offset, so also in each of its checkpoints."""
+"""The loads that a partition's data has taken in. They are stored with the applied offset, so checkpoints have them."""
 
 from typing import Final
 
@@ -6,20 +6,20 @@ import msgspec
 
 
 class TakenLoads(msgspec.Struct, array_like=True, gc=False):
-    """A split's child has its parent's loads, whose marks came before its own log. A merge doesn't change them: only a
-    partition's own leader puts a load's mark into its log, so the log has no mark of the other partition's loads.
+    """A split's child begins with its parent's loads: their marks are in the parent's log, before the split. A merge
+    doesn't change the loads of the partition that stays: its log has no marks of the other partition's loads.
     """
 
     offsets: dict[int, int] = {}  # load number -> the offset of its mark in the partition's log
-    floor: int = 0  # loads with smaller numbers are over everywhere: they count as taken in, even without an offset
+    floor: int = 0  # loads with smaller numbers have ended everywhere: they count as taken in, even without an offset
 
     def has(self, number: int) -> bool:
         """True if the load counts as taken in."""
         return number < self.floor or number in self.offsets
 
     def with_load(self, number: int, offset: int, floor: int, log_base: int) -> "TakenLoads":
-        """These loads and one more, without the loads below the floor whose marks the log, which begins after
-        `log_base`, no longer has.
+        """These loads and load `number`. The log begins after `log_base`; loads below the floor are forgotten once the
+        log no longer has their marks.
         """
         floor = max(floor, self.floor)
         offsets = {**self.offsets, number: offset}
@@ -27,7 +27,7 @@ class TakenLoads(msgspec.Struct, array_like=True, gc=False):
         return TakenLoads(kept, floor)
 
     def is_in_log(self, number: int, log_base: int) -> bool:
-        """True if the load is taken in, and its mark is still in the log, which begins after `log_base`."""
+        """True if the load is taken in, and its mark is in the log, which begins after `log_base`."""
         return self.offsets.get(number, 0) > log_base
 
     def encode(self) -> bytes:

@@ -13,8 +13,8 @@ async def on_thread(work: Callable[..., T], *args: object) -> T:
 
 
 async def end_of(running: asyncio.Future[T]) -> T:
-    """The result of the work. A caller that is cancelled meanwhile still waits for the work's end, so that nothing is
-    left running.
+    """The result of the work. A caller that is cancelled still waits for the work's end, so no work goes on without its
+    caller.
     """
     try:
         return await asyncio.shield(running)

@@ -15,10 +15,10 @@ _EXPIRES: Final = 1  # in the last byte of a head
 class Versions(NamedTuple):
     """Both fields follow from the log alone. They are kept with the data, so each checkpoint has them, too."""
 
-    # The version of an entry's rows comes from offset + base: see `version_at`. A merge raises the base above the
-    # versions of the other partition's rows, which stay as they are; so no key ever has one version with two values.
+    # The version of an entry's rows comes from offset + base: see `version_at`. In a merge, the other partition's rows
+    # keep their versions, and the base is raised above these. So two values of a key never have equal versions.
     base: int = 0
-    may_expire: bool = False  # a row with an expiry was written at some time
+    may_expire: bool = False  # a row with an expiry was written at some time, though perhaps none is left
 
     def rows_of(self, writes: Sequence[WriteBody], last_offset: int) -> "tuple[dict[bytes, bytes | None], Versions]":
         """The newest rows of the writes, in their stored form (None: deleted), and the `Versions` for later ones.
@@ -48,7 +48,7 @@ class Versions(NamedTuple):
 
 
 def loaded_version(loads: TakenLoads) -> int:
-    """The version of all loaded rows in a partition that has taken in these loads. It changes with each load, so two
-    loads never give a key the same version.
+    """The version of all loaded rows in a partition that has taken in these loads. The version changes with each load,
+    so rows of two loads never have equal versions.
     """
     return LOAD_VERSIONS + max(loads.floor, max(loads.offsets, default=0))

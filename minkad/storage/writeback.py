@@ -1,4 +1,4 @@
-"""Files that go to the disk in steps: one large sync at their end would hold up the syncs of the log."""
+"""Brings files to the disk in steps: one large sync at the end of a file would hold up the syncs of the log."""
 
 import ctypes
 import os
@@ -13,16 +13,20 @@ _libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, 
 
 
 class Writeback:
-    """Brings the written data of a file to the disk, a step behind the writer. That makes nothing durable: a sync still
-    follows, which then finds little left to do. For a thread that may block.
+    """Brings the written data of a file to the disk, one step after the writer. This makes nothing durable: the caller
+    still has to sync the file, and this sync then has little left to do. For a thread that may block.
+
+        to the disk, finished | to the disk, under way | written, less than a step
+        ----------------------+------------------------+-------------------------->
+                            _done                   _begun
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._begun = self._done = 0  # offsets up to which the disk has been asked, and has answered
+        self._begun = self._done = 0  # offsets in the file
 
     def written(self) -> None:
-        """More was written: after each step, ask the disk for it, and wait for the step before. Raises OSError."""
+        """Call this after each write: asks the disk for each step, and waits for the step before. Raises OSError."""
         self._file.flush()
         end = self._file.tell()
         if end - self._begun < STEP_BYTES:
@@ -33,7 +37,7 @@ class Writeback:
         self._done, self._begun = self._begun, end
 
     def _ask(self, start: int, end: int, flags: int) -> None:
-        """Without the GIL, like all ctypes calls."""
+        """This runs without the GIL, like all ctypes calls."""
         if _libc.sync_file_range(self._file.fileno(), start, end - start, flags) != 0:
             error = ctypes.get_errno()
             raise OSError(error, os.strerror(error))

@@ -37,7 +37,7 @@ ASSIGNMENT_TRANSITIONS: Final[dict[int, set[int]]] = {
     _A.ASSIGNMENT_STATE_KEPT: {_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_UNSPECIFIED},
     _A.ASSIGNMENT_STATE_PREPARING: {_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_UNSPECIFIED},
 }
-# Protobuf looks up an enum's name by a function each time, so these are looked up once.
+# Looked up once: Protobuf finds an enum's member by a function call each time.
 _NONE: Final = int(_A.ASSIGNMENT_STATE_UNSPECIFIED)
 _ASSIGNED: Final = int(_A.ASSIGNMENT_STATE_ASSIGNED)
 _ATTACHED: Final = int(_A.ASSIGNMENT_STATE_ATTACHED)
@@ -48,8 +48,8 @@ ROWS_A_PIECE: Final = 1000
 
 
 class Assignment(NamedTuple):
-    """A shard has a duty, or is about to have it. `epoch` is the fencing token, `state` an AssignmentState;
-    `was_attached`: the shard has reported that it has the duty.
+    """A shard has a duty, is about to get it, prepares for it, or is away while the duty is kept for it. `epoch`: the
+    fencing token. `state`: an AssignmentState. `was_attached`: the shard has reported that it has attached the duty.
     """
 
     duty: int
@@ -62,12 +62,12 @@ class Assignment(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """True if no other shard may have the duty (unless it is synthetic)."""
+        """True if, unless the duty is synthetic, no other shard may have it meanwhile."""
         return self.state != _PREPARING
 
 
 class Load(NamedTuple):
-    """The number and the weight of a shard's duties of a pallet, without synthetic ones."""
+    """A shard's duties of one pallet: their number and their weight, without synthetic duties."""
 
     duties: int = 0
     weight: int = 0
@@ -75,8 +75,8 @@ class Load(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NotifyShard:
-    """The effect of a changed row: the assignments of these duties to the shard, or the duties themselves, have
-    changed. Without duties: the shard's row has changed.
+    """The effect of a changed row: the shard has to learn that its assignments of these duties, or the duties'
+    rows, have changed. Without duties: the shard's own row has changed.
     """
 
     shard: str
@@ -97,17 +97,18 @@ def duty_name(duty: Duty) -> str:
 class DutyState:
     """All tables of duties. Rows and tuples of assignments are replaced, never mutated.
 
-    A duty has few assignments, which are in a tuple. A synthetic duty may have one on each shard. They are in a
-    dictionary, so that the time to add one doesn't depend on their number.
+    A duty has few assignments, in a tuple. A synthetic duty may have an assignment to each shard; these are in a
+    dictionary, so the time to add one doesn't depend on their number.
 
-    While the values of `room` and `balance` for a pallet stay the same, nobody has to look at the pallet again. They
-    are revisions, which never repeat, even if a pallet is deleted and created again.
+    As long as the values of `room` and `balance` for a pallet don't change, a controller that has looked at the pallet
+    needn't look again. The values are revisions, so none comes twice, even if a pallet is deleted and created again.
     """
 
-    pallets: dict[str, Pallet] = field(default_factory=dict)
-    duties: dict[int, Duty] = field(default_factory=dict)
-    shards: dict[str, Shard] = field(default_factory=dict)
-    of_duty: dict[int, tuple[Assignment, ...]] = field(default_factory=dict)  # without synthetic duties
+    pallets: dict[str, Pallet] = field(default_factory=dict)  # by id
+    duties: dict[int, Duty] = field(default_factory=dict)  # by number, with those that are being deleted
+    shards: dict[str, Shard] = field(default_factory=dict)  # by name, with shards that are away or gone
+    # By duty, without synthetic duties: its assignments, of which at most one `holds`.
+    of_duty: dict[int, tuple[Assignment, ...]] = field(default_factory=dict)
     of_synthetic: dict[int, dict[str, Assignment]] = field(default_factory=dict)  # by synthetic duty, by shard
     next_number: int = 1  # of a new duty; numbers are never used again
     next_epoch: int = 1  # of a new assignment; greater than all epochs so far
@@ -115,7 +116,7 @@ class DutyState:
     numbers: dict[tuple[str, str], int] = field(default_factory=dict, compare=False)  # by pallet and id
     in_pallet: dict[str, dict[int, None]] = field(default_factory=dict, compare=False)  # by pallet: its duties
     synthetic: dict[str, dict[int, None]] = field(default_factory=dict, compare=False)  # by pallet: synthetic duties
-    # By pallet: duties that no shard has, or keeps, and that aren't being deleted; without synthetic duties.
+    # By pallet: duties without a holder (see `holder`), except synthetic duties and those that are being deleted.
     nowhere: dict[str, dict[int, None]] = field(default_factory=dict, compare=False)
     deleting: dict[int, None] = field(default_factory=dict, compare=False)  # duties that are being deleted
     pinned: dict[int, None] = field(default_factory=dict, compare=False)  # duties that are pinned to a shard
@@ -124,13 +125,13 @@ class DutyState:
     loads: dict[str, dict[str, Load]] = field(default_factory=dict, compare=False)  # by shard, by pallet
     # By shard: the pallets for which its capacity isn't zero.
     takes: dict[str, frozenset[str]] = field(default_factory=dict, compare=False)
-    # (duty, shard) of the assignments that are ASSIGNED, in the order in which they became so.
+    # (duty, shard) of the assignments that are ASSIGNED, the oldest first.
     attaching: dict[tuple[int, str], None] = field(default_factory=dict, compare=False)
     preparing: dict[tuple[int, str], None] = field(default_factory=dict, compare=False)  # (duty, shard): PREPARING
     # By shard: the number of its assignments in `attaching`, without synthetic duties.
     taking: dict[str, int] = field(default_factory=dict, compare=False)
-    releasing: dict[str, int] = field(default_factory=dict, compare=False)  # by shard: the number that is RELEASING
-    # By pallet: the last revision at which room may have been made for its duties that are nowhere.
+    releasing: dict[str, int] = field(default_factory=dict, compare=False)  # by shard: its RELEASING assignments
+    # By pallet: the last revision since which there may be more room for its duties in `nowhere`.
     room: dict[str, int] = field(default_factory=dict, compare=False)
     # By pallet: the last revision at which its balance may have become worse.
     balance: dict[str, int] = field(default_factory=dict, compare=False)
@@ -168,12 +169,12 @@ class DutyState:
     # Reading
 
     def named(self, pallet: str, id_: str) -> Duty | None:
-        """The duty of this name."""
+        """The duty with this id in the pallet."""
         number = self.numbers.get((pallet, id_))
         return None if number is None else self.duties[number]
 
     def holder(self, number: int) -> Assignment | None:
-        """A duty's assignment to the shard that has it, or for which it is kept; None of a synthetic duty."""
+        """The duty's assignment that `holds`: at most one. None for a synthetic duty."""
         return next((one for one in self.of_duty.get(number, ()) if one.holds), None)
 
     def assignments(self, number: int) -> Collection[Assignment]:
@@ -186,7 +187,7 @@ class DutyState:
         return self.on_shard.get(shard, {}).get(number)
 
     def load(self, shard: str, pallet: str) -> Load:
-        """The shard's load from the pallet."""
+        """The load of the shard by duties of the pallet."""
         return self.loads.get(shard, {}).get(pallet, Load())
 
     # Changing
@@ -200,7 +201,7 @@ class DutyState:
         self._note_room(row.id)
 
     def remove_pallet(self, pallet: str) -> None:
-        """Remove a pallet, which has no duties."""
+        """Remove a pallet, which must have no duties."""
         self.revision += 1
         assert not self.in_pallet.get(pallet), f"{pallet} has duties"
         del self.pallets[pallet]
@@ -218,7 +219,7 @@ class DutyState:
         return [NotifyShard(row.name)]
 
     def remove_shard(self, name: str) -> list[NotifyShard]:
-        """Remove a shard's row."""
+        """Remove the row of a shard, which must have no assignments."""
         self.revision += 1
         assert not self.on_shard.get(name), f"{name} has duties"
         self._note_room_of(self.shards.pop(name))
@@ -278,7 +279,7 @@ class DutyState:
         self._note_room(row.pallet)
 
     def change_assignments(self, changed: AssignmentsChanged) -> list[NotifyShard]:
-        """Bring duties of one shard into the same state."""
+        """Bring duties of one shard into one state."""
         self.revision += 1
         for place, number in enumerate(changed.duties):
             old = self.assignment(number, changed.shard)
@@ -357,8 +358,8 @@ class DutyState:
         _keep(self.nowhere.setdefault(duty.pallet, {}), duty.number, is_nowhere)
 
     def _note_room_of(self, *rows: Shard) -> None:
-        """Note possible room in all pallets of a shard's rows, and of the duties that are pinned to the shard: these
-        may be anywhere once the shard is gone.
+        """Note that there may be more room for the pallets in a shard's rows, and for the pallets of duties that are
+        pinned to the shard: once the shard is gone, any shard may take these duties.
         """
         pinned = (row for row in map(self.duties.__getitem__, self.pinned) if row.pinned_to == rows[0].name)
         for pallet in {one.pallet for row in rows for one in row.pallets} | {row.pallet for row in pinned}:
@@ -370,7 +371,7 @@ class DutyState:
     # Snapshots
 
     def pieces(self) -> Iterator[DutyTables]:
-        """The tables in pieces; merged one after the other, the pieces are the whole again."""
+        """The tables in pieces, for `of`: merged in their order, they are the whole tables again."""
         yield DutyTables(
             pallets=self.pallets.values(),
             shards=self.shards.values(),
@@ -399,14 +400,14 @@ class DutyState:
             state._put(duty, None)
         state.next_number = tables.next_number or 1
         for row in tables.assignments:
-            was_attached = row.was_attached or row.state == _ATTACHED  # older versions say only the state
+            was_attached = row.was_attached or row.state == _ATTACHED  # older versions store only the state
             one = Assignment(row.duty, row.shard, row.epoch, row.state, row.since_ms, row.reason, was_attached)
             state._assign(one.shard, state.duties[one.duty], None, one)
         return state
 
 
 def assignment_row(one: Assignment) -> AssignmentRow:
-    """The row of an assignment, as it is sent to others."""
+    """The assignment as a row, for messages and snapshots."""
     return AssignmentRow(
         duty=one.duty,
         shard=one.shard,
@@ -426,7 +427,7 @@ def assignments_changed(
     reason: str = "",
     first_epoch: int = 0,
 ) -> AssignmentsChanged:
-    """The fact that these duties of the shard are in this state now."""
+    """The fact that these duties are now in this state on the shard."""
     return AssignmentsChanged(
         shard=shard, state=state, duties=duties, first_epoch=first_epoch, reason=reason, time_ms=now_ms
     )

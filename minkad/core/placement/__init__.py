@@ -1,4 +1,4 @@
-"""Planners: a snapshot of the table in, a plan out. Pure."""
+"""Planners: pure functions from a snapshot of the table to a plan."""
 
 from minkad.core.placement.reassign import plan_reassign
 

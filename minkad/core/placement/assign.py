@@ -9,13 +9,13 @@ from minka.v1.cluster_pb2 import Node
 
 
 class Placement:
-    """Places replicas slot by slot, the preferred leader first. There are at least `replicas` nodes.
+    """Places replicas slot by slot, the preferred leader first. There must be at least `replicas` nodes.
 
-    Leaders are placed round robin. The other replicas go to the nodes with the fewest, so all get equally many. The
-    replicas of one partition go to different nodes, and to different zones while there are enough zones.
+    Leaders are placed round robin. Each other replica goes to the node with the fewest replicas, so all nodes get about
+    equally many. The replicas of one partition go to different nodes, and to different zones while there are enough.
 
-    Nodes are kept in a heap for each zone, the one with the fewest replicas first. An entry of a heap is outdated once
-    the node's count differs from it.
+    Each zone has a heap of its nodes, the node with the fewest replicas first. An entry of a heap is outdated once the
+    node's count differs from the count in the entry.
     """
 
     def __init__(self, nodes: Sequence[Node], partition_count: int, replicas: int) -> None:
@@ -23,7 +23,7 @@ class Placement:
         self._replicas = replicas
         self._placed: list[list[str]] = []
         self._zone = {node.id: node.zone for node in nodes}
-        # Leaders count from the start, so the other replicas even out what the round leaves uneven.
+        # All leaders count from the start: of 10 slots, 4 nodes lead 3, 3, 2 and 2; the last two get more followers.
         self._count = Counter({node.id: 0 for node in nodes})
         self._count.update(nodes[slot % len(nodes)].id for slot in range(partition_count))
         self._heaps: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
@@ -40,8 +40,8 @@ class Placement:
         self._placed.append(chosen)
 
     def even_out(self) -> list[list[str]]:
-        """The replicas of each slot. The last slots may have had no choice of nodes, so replicas go from the node with
-        the most to the one with the fewest, as far as the zones allow.
+        """The replicas of each slot. For the last slots there may have been too few nodes to choose from, so replicas
+        first move from the node with the most to the node with the fewest, as far as the zones allow.
         """
         placed = self._placed
         while True:
@@ -59,8 +59,8 @@ class Placement:
         return len(after) >= len(before)
 
     def _push(self, node: str, slot: int) -> None:
-        # Among nodes with equal counts the hash puts another one first for each slot. So the partitions that a node
-        # leads don't all have the same followers.
+        # Among nodes with equal counts, the hash puts another node first for each slot. So the partitions that one node
+        # leads have different followers.
         heapq.heappush(
             self._heaps[self._zone[node]], (self._count[node], murmur3(b"%d/%s" % (slot, node.encode())), node)
         )

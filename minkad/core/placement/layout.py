@@ -1,4 +1,4 @@
-"""The replicas of each node, now and at the end, while a plan is made."""
+"""The replicas of each node before and after the plan that is being made."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -13,8 +13,9 @@ NO_DISKS: Final[Mapping[str, DiskSpace]] = {}
 
 
 class Layout:
-    """The replicas of each node when the unended operations and the plan's steps so far are done. `disks`: by node, as
-    far as they are known. `moves_again`: the plan may move partitions that unended operations move.
+    """The replicas of each node as they will be after the unended operations and the plan's steps so far. `disks`: by
+    node; a node whose disk isn't known counts as one with room. `moves_again`: the plan may also move partitions that
+    unended operations move.
     """
 
     def __init__(
@@ -29,9 +30,12 @@ class Layout:
         self.zones = {node.id: node.zone for node in state.nodes.values()}
         self.sizes = sizes
         going = destinations(state)
+        # By partition, the operation that moves it; the plan leaves these partitions alone.
         self.moving = {} if moves_again else {id_: to.operation_id for id_, to in going.items()}
+        # By partition: its replicas after the unended operations; and, in `replicas`, also after the plan's steps.
         self.before = {p.id: going[p.id].replicas if p.id in going else holders(p) for p in state.partitions.values()}
         self.replicas = {id_: list(nodes) for id_, nodes in self.before.items()}
+        # By node, its replicas, and their bytes.
         self.totals = Counter(node for nodes in self.replicas.values() for node in nodes)
         self.disks = disks
         self.bytes = Counter[str]()
@@ -40,7 +44,8 @@ class Layout:
                 for node in nodes:
                     self.bytes[node] += size
         self.totals_before, self.bytes_before = Counter(self.totals), Counter(self.bytes)
-        self.taken = Counter[str]()  # by node: bytes that come; bytes that leave are deleted later, and make no room
+        # By node, the bytes that come. Bytes that leave don't count: they are deleted only later.
+        self.taken = Counter[str]()
         for partition_id, to in going.items():
             come = set(to.replicas).difference(holders(state.partitions[partition_id]))
             self.taken.update(dict.fromkeys(come, sizes.get(partition_id, 0)))
@@ -56,7 +61,7 @@ class Layout:
         if target not in self.before[partition_id]:
             self.taken[target] += size
         if source not in self.before[partition_id]:
-            self.taken[source] -= size  # it was to come, and doesn't
+            self.taken[source] -= size  # an earlier step had counted this replica as coming
 
     def fits(self, partition: Partition, source: str, target: str, *, any_zone: bool = False) -> bool:
         """True if the replica may go from the source to the target."""
@@ -77,6 +82,6 @@ class Layout:
         return not disk.is_low and disk.free_bytes - self.taken[node] - size >= disk.low_mark_bytes
 
     def closed_zones(self, partition_id: int, source: str) -> Collection[str]:
-        """The zones to which the replica on the source must not go: its partition would be in fewer zones."""
+        """The zones to which the replica on the source must not go: the partition would then be in fewer zones."""
         others = {self.zones[n] for n in self.replicas[partition_id] if n != source and n in self.zones}
         return () if self.zones.get(source) in (None, *others) else others

@@ -7,11 +7,12 @@ from minkad.core.placement.quotas import even_quotas
 
 
 def spread_leaders(replicas: dict[int, list[str]], targets: Sequence[str], weights: Mapping[str, float]) -> list[int]:
-    """Change the order of the replicas of as few partitions as possible, and return their ids. `replicas`: by partition
-    id, the preferred leader first; its lists are changed.
+    """Give each node its share of the leaderships. Changes the lists of `replicas` (by partition id, the preferred
+    leader first), as few of them as possible, and returns the ids of the changed partitions.
 
-    A leadership goes from a node that leads too many partitions to a node that leads too few, along the shortest chain.
-    If a leads too many, c too few, and they share no partition, b takes over a partition from a, and c one from b.
+    Leaderships go from a node that leads too many partitions to a node that leads too few, along the shortest chain.
+    Say that a leads too many, c leads too few, and no partition has replicas on both: then b takes over a partition
+    from a, and c takes over another partition from b.
     """
     leads = Counter(nodes[0] for nodes in replicas.values())
     quotas = dict.fromkeys(leads, 0) | even_quotas(leads, targets, weights, len(replicas), Counter())
@@ -25,23 +26,23 @@ def spread_leaders(replicas: dict[int, list[str]], targets: Sequence[str], weigh
 
 
 class _Chains:
-    """One round of Dinic's algorithm: all chains of the shortest length now, found in one pass over the partitions."""
+    """One round of Dinic's algorithm: one pass over the partitions finds all chains of the shortest present length."""
 
     def __init__(self, replicas: dict[int, list[str]], leads: Counter[str], quotas: Mapping[str, int]) -> None:
         self._replicas = replicas
         self._leads = leads
         self._quotas = quotas
         by_leader: defaultdict[str, list[int]] = defaultdict(list)
-        leaders_beside: defaultdict[str, dict[str, None]] = defaultdict(dict)  # of the partitions that a node follows
+        leaders_beside: defaultdict[str, dict[str, None]] = defaultdict(dict)  # by follower: the leaders
         for id_, nodes in replicas.items():
             by_leader[nodes[0]].append(id_)
             for node in nodes[1:]:
                 leaders_beside[node][nodes[0]] = None
-        self._distance = self._distances(leaders_beside)
+        self._distance = self._distances(leaders_beside)  # a node without a way to the end isn't in it
         self._left = {node: iter(ids) for node, ids in by_leader.items()}
 
     def _distances(self, leaders_beside: Mapping[str, Mapping[str, None]]) -> dict[str, int]:
-        """For each node, the length of the shortest chain to a node that leads too little."""
+        """For each node, the length of the shortest chain to a node that leads too few partitions."""
         distance = {node: 0 for node in sorted(self._quotas) if self._leads[node] < self._quotas[node]}
         queue = deque(distance)
         while queue:
@@ -53,7 +54,7 @@ class _Chains:
         return distance
 
     def shortest(self) -> Iterator[list[int]]:
-        """Change the leaders along the chains. Yields the partitions of each chain."""
+        """Change the leaders along the shortest chains. Yields the partitions of each chain."""
         for source in sorted(self._quotas):
             while self._leads[source] > self._quotas[source] and (chain := self._from(source)):
                 self._leads[source] -= 1
@@ -64,7 +65,7 @@ class _Chains:
                 yield [id_ for id_, _ in chain]
 
     def _from(self, source: str) -> list[tuple[int, str]]:
-        """A chain of partitions and their new leaders; empty if none is left. Looks at each partition at most once."""
+        """A chain of partitions and their new leaders; [] without one. All calls look at a partition at most once."""
         chain: list[tuple[int, str]] = []
         node = source
         while self._distance.get(node) != 0:

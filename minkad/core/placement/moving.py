@@ -1,4 +1,4 @@
-"""Things that operations that have not ended move: a plan leaves them alone, and counts them where they will be."""
+"""The partitions that unended operations move: a plan counts them on the nodes to which they move."""
 
 from collections.abc import Generator
 from typing import Final, NamedTuple
@@ -22,7 +22,7 @@ class Destination(NamedTuple):
 
 
 def destinations(state: State) -> dict[int, Destination]:
-    """The destinations of all partitions that are to be moved, by partition id."""
+    """By id of each partition that an unended operation moves: where it will be after all these operations."""
     pieces = destinations_in_pieces(state)
     while True:
         try:
@@ -33,7 +33,7 @@ def destinations(state: State) -> dict[int, Destination]:
 
 
 def destinations_in_pieces(state: State) -> Generator[None, None, dict[int, Destination]]:
-    """Like `destinations`, but in steps. The state must not change in between."""
+    """Like `destinations`, in steps. The state must not change between the steps."""
     found: dict[int, Destination] = {}
     for operation in state.unended_operations():
         for rows in slices(state.migrations[operation.id].values(), _ROWS_A_STEP):

@@ -1,4 +1,4 @@
-"""The number of replicas for each node, and the weight for each shard."""
+"""Shares: the number of replicas for each node, and the weight for each shard."""
 
 import heapq
 import math
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 
 class ZoneLimits(NamedTuple):
-    """The least and the greatest number of a keyspace's replicas in a zone, so that no partition comes to share a zone.
-    `zones`: by node.
+    """The least and the greatest number of a keyspace's replicas in a zone, for a plan that puts no further replica of
+    a partition into a zone where the partition has one. `zones`: by node.
     """
 
     zones: Mapping[str, str]
@@ -20,10 +20,11 @@ class ZoneLimits(NamedTuple):
 def level_shares(
     total: float, weights: Mapping[str, float], floors: Mapping[str, float], ceilings: Mapping[str, float]
 ) -> dict[str, float]:
-    """Each one's share of the total by its weight, but at least its floor and at most its ceiling. Floors count first.
+    """The total, divided by the weights: each name gets at least its floor and at most its ceiling. If a floor is above
+    its ceiling, the floor counts.
 
-    The others share the rest by their weights: with a total of 12, equal weights, and a ceiling of 2 for a, the shares
-    of a, b and c are 2, 5 and 5.
+    Names without a bound share the rest by their weights. With a total of 12, equal weights, and a ceiling of 2 for a,
+    the shares of a, b and c are 2, 5 and 5.
     """
     shares = dict.fromkeys(weights, 0.0)
     open_ = list(weights)
@@ -32,7 +33,8 @@ def level_shares(
         wanted = {name: max(0.0, total) * weights[name] / whole if whole else 0.0 for name in open_}
         shares |= {n: max(min(wanted[n], ceilings.get(n, math.inf)), floors.get(n, 0.0)) for n in open_}
         excess = sum(shares[n] - wanted[n] for n in open_)
-        # A floor takes from the others, so these may no longer reach their ceilings. A ceiling leaves more to them.
+        # A floor leaves less to the others, which may then stay below their ceilings; a ceiling leaves more to them. So
+        # only the kind of bound that changes the sum more is settled in this round.
         bound = [n for n in open_ if (shares[n] > wanted[n] if excess > 0 else shares[n] < wanted[n])]
         if not bound:
             bound = open_ if not excess else [n for n in open_ if shares[n] != wanted[n]]
@@ -52,10 +54,10 @@ def even_quotas(
 ) -> dict[str, int]:
     """The share of all replicas for each target, by its weight, rounded up or down.
 
-    Each node gets at most `limit`, and each zone an amount within its limits. A whole share stays as it is, unless the
-    zones' limits leave no other way. Other shares are rounded up in this order: for nodes that have more replicas than
-    the share rounded down, so that the fewest replicas move; for nodes that lose most by rounding down; for nodes with
-    the most replicas; and for nodes with the least `totals`, which also count replicas that aren't evened out here.
+    Each node gets at most `limit`, and each zone a number within its limits. A share that is a whole number is rounded
+    up only if the zones' limits leave no other way. Other shares are rounded up in this order: of nodes that
+    have more replicas than the share rounded down, so that the fewest replicas move; of nodes that lose most by
+    rounding down; of nodes with the most replicas; of nodes with the least `totals`, which count all keyspaces.
     """
     left = sum(counts.values())
     shares = _shares(left, {n: weights.get(n, 1.0) for n in targets}, limit, zone_limits)
@@ -96,7 +98,7 @@ def _shares(total: int, weights: Mapping[str, float], limit: int, zone_limits: Z
 
 
 class _Zones:
-    """The replicas of zones so far, while quotas are given out."""
+    """The number of replicas that each zone has got so far, while nodes get their quotas."""
 
     def __init__(self, limits: ZoneLimits | None, quotas: Mapping[str, int]) -> None:
         self._limits = limits
@@ -106,7 +108,7 @@ class _Zones:
                 self._counts[limits.zones[node]] += quota
 
     def may_have_more(self, node: str, *, least: bool = False) -> bool:
-        """True if the node's zone may have more replicas than so far. `least`: True if it must."""
+        """True if the node's zone may get another replica; with `least`, True if it must get another one."""
         if self._limits is None:
             return not least
         return self._counts[self._limits.zones[node]] < (self._limits.least if least else self._limits.most)
@@ -125,7 +127,7 @@ def filled_quotas(
     totals: Mapping[str, int],
     zone_limits: ZoneLimits | None = None,
 ) -> dict[str, int]:
-    """As `even_quotas`, but no target gives up anything: the others' replicas go to the target that has least."""
+    """Like `even_quotas`, but targets only gain: each further replica goes to the one with the least for its weight."""
     quotas = {node: counts.get(node, 0) for node in targets}
     left = sum(count for node, count in counts.items() if node not in quotas)
     weight = {node: weights.get(node, 1.0) for node in targets}

@@ -1,4 +1,4 @@
-"""Plans a reassign: which replicas move where, in which order, and why."""
+"""Plans a reassign: which replicas move to which nodes, in which order, and why."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,22 +23,26 @@ def plan_reassign(
     now_ms: int,
     disks: Mapping[str, DiskSpace] = NO_DISKS,
 ) -> Plan:
-    """A plan by which, within each keyspace, every node of `to` gets its share by its weight (`weights` overrides it),
-    with the fewest moves.
+    """A plan with the fewest moves after which, within each keyspace, every node of `to` has its share, by its weight.
+    `weights` overrides the nodes' weights, `sizes` are bytes by partition id.
 
-    `sizes` are bytes by partition id. Nothing goes to a node whose disk is low by `disks`, or would be afterwards. If
-    `to` is empty, it means all LIVE nodes except those of `drain`; if `keyspaces` is empty, all keyspaces. A node that
-    isn't in `to` gives up all its replicas. If it is down, it gives up all that others can take, and notes name the
-    rest. With `drain` and without `to`, no other node gives up anything. Each move adds one replica; several moves of
-    one partition come one after the other. Preferred leaders are spread like replicas. With `partitions`, exactly these
-    partitions get exactly these replicas, each in one move. Notes name partitions that have fewer replicas than their
-    keyspace afterwards. Partitions that an operation moves are left alone. With
-    `queue` they may be moved again, from where all operations leave them. A partition without a leader is left alone as
-    well, and named in the notes.
+    Nodes: an empty `to` means all LIVE nodes except those of `drain`; empty `keyspaces` mean all keyspaces. A node that
+    isn't in `to` gives up all its replicas; a node that is down gives up those that others can take, and notes name the
+    rest. With `drain` and without `to`, only the nodes of `drain` give up replicas. No replica goes to a node whose
+    disk, by `disks`, is low or would become low.
+
+    Moves: each move adds one replica; several moves of one partition come one after the other. Preferred leaders are
+    spread like replicas. With `partitions`, only these partitions move: they get exactly the given replicas, each in
+    one move.
+
+    The plan leaves partitions alone that have no leader or that an operation moves; notes name them. With `queue`, it
+    may move the latter again, from the nodes where all operations leave them. Notes also name partitions that will have
+    fewer replicas than their keyspace.
 
     Raises OPERATION_RUNNING if an operation is in the way, UNKNOWN_NODE, NOT_ENOUGH_NODES, UNKNOWN_KEYSPACE,
-    UNKNOWN_PARTITION, INVALID_ARGUMENT, DISK_LOW if a node that is named has no room, or NO_SOURCE if a node that is up
-    can't be emptied because a partition has no leader to copy it from.
+    UNKNOWN_PARTITION, INVALID_ARGUMENT, DISK_LOW if a named node has no room, or NO_SOURCE or
+    PARTITION_OFFLINE if a node that is up can't be emptied, or a partition of `partitions` can't move, because a
+    partition has no leader from which it could be copied.
     """
     layout = Layout(state, sizes, disks, moves_again=request.queue)
     if request.partitions:
@@ -145,8 +149,8 @@ def _left_alone(keyspace: Keyspace, by_operation: Mapping[int, int]) -> list[str
 
 
 def _lacking(state: State, keyspace: Keyspace, rows: Iterable[Partition], layout: Layout) -> list[str]:
-    """A note on those of the rows that have, after the plan, fewer replicas than their keyspace. No plan adds replicas
-    unless it is asked to, so nobody would learn of them later.
+    """A note about the partitions that, after the plan, have fewer replicas than their keyspace. A plan adds a replica
+    only if somebody asks for it, and without this note nobody would.
     """
     mine = (row for row in rows if row.keyspace_id == keyspace.id)
     names = [partition_name(state.keyspaces, p) for p in mine if len(layout.replicas[p.id]) < keyspace.replicas]
@@ -160,8 +164,8 @@ def _lacking(state: State, keyspace: Keyspace, rows: Iterable[Partition], layout
 def _in_order(
     state: State, sizes: Mapping[int, int], layout: Layout, steps: Sequence[Step], reordered: Sequence[int]
 ) -> list[Move]:
-    """A move for each step; a partition's last one gives it its final order. Moves that only change an order come
-    last.
+    """A move for each step. A partition's last move also gives its replicas their final order. Moves that only change
+    an order come last.
     """
     last = {step.partition_id: i for i, step in enumerate(steps)}
     orders: defaultdict[int, list[str]] = defaultdict(list)

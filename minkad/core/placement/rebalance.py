@@ -1,5 +1,5 @@
-"""Moving the fewest replicas until every node has its share (Fixed Partitions: "Moving partitions to newly added
-members"). Replicas of a partition never share a node, and don't come to share a zone."""
+"""Moves the fewest replicas until every node has its share (Fixed Partitions: "Moving partitions to newly added
+members"). Replicas of a partition never share a node, and come to share a zone only if a node must be emptied."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,8 +15,8 @@ from minkad.core.placement.quotas import ZoneLimits, even_quotas, filled_quotas
 from minkad.core.placement.room import Room
 from minkad.core.state import State, partition_name
 
-_TRIES: Final = 500  # failures in a row; after that, the rest stays uneven
-_FEW: Final = 1000  # partitions
+_TRIES: Final = 500  # after this many failures in a row, the rest stays uneven
+_FEW: Final = 1000  # with more partitions, nothing moves by way of a third node
 _MAX_NAMES: Final = 8
 
 
@@ -32,9 +32,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """The nodes on which replicas may be, and in what proportion. `gently`: only nodes that aren't targets give up
-    anything. Nodes of `left_alone` neither take nor give up anything. Nodes of `down` give up what others can take. All
-    other nodes that aren't targets have to be emptied.
+    """The nodes on which replicas may be, and their weights. `gently`: no target gives up replicas. Nodes of
+    `left_alone` neither take nor give up replicas. All other nodes that aren't targets have to be emptied; but those of
+    `down` keep the replicas that no target can take.
     """
 
     targets: Sequence[str]
@@ -59,6 +59,7 @@ class Rebalance:
         settled = [p for p in rows if p.id not in layout.moving]
         self._partitions = {p.id: p for p in settled if has_leader(p)}
         self._offline = [p for p in settled if p.id not in self._partitions]
+        # By node, its replicas of the keyspace: before the first step, and after the steps so far.
         self._before = Counter(n for p in rows for n in layout.replicas[p.id])
         self._now = Counter(self._before)
         quotas = filled_quotas if wishes.gently else even_quotas
@@ -66,7 +67,7 @@ class Rebalance:
         kept = {node: count for node, count in self._before.items() if node in wishes.left_alone}
         shared = {node: count for node, count in self._before.items() if node not in kept}
         shares = quotas(shared, wishes.targets, wishes.weights, len(rows), layout.totals, limits)
-        self.quotas = dict.fromkeys(shared, 0) | kept | shares
+        self.quotas = dict.fromkeys(shared, 0) | kept | shares  # by node: the replicas that it is to have in the end
         self._on: defaultdict[str, dict[int, None]] = defaultdict(dict)  # by node: the partitions that may leave it
         for id_ in self._partitions:
             for node in layout.replicas[id_]:
@@ -84,7 +85,7 @@ class Rebalance:
         )
 
     def _zone_limits(self, rows: Sequence[Partition]) -> ZoneLimits | None:
-        """The limits that follow from `Layout.fits`; None if there are none, or they can't be kept."""
+        """The limits for zones that follow from `Layout.fits`; None with one zone, or if no plan could keep them."""
         zones, replicas = self._layout.zones, self._layout.replicas
         targets = {zones[node] for node in self._wishes.targets}
         if len(targets) == 1:
@@ -99,16 +100,18 @@ class Rebalance:
 
     @property
     def minimum(self) -> int:
-        """The least number of moves that leave each node with as many replicas as the steps do.
+        """The least number of moves after which each node has as many replicas as after the steps.
 
-        It doesn't follow from the shares: zones, capacities and other replicas may keep nodes from theirs.
+        The quotas may differ from these numbers: zones, capacities and other replicas may keep nodes from their quotas.
         """
         return sum(max(0, before - self._now[node]) for node, before in self._before.items())
 
     def run(self) -> None:
-        """Make the steps. If a node that is up has to be emptied and can't be, raises NOT_ENOUGH_NODES, or NO_SOURCE if
-        its partition has no leader to copy it from. Raises OPERATION_RUNNING if a partition that an operation moves, or
-        a copy that is still being deleted, is in the way.
+        """Make the steps.
+
+        Raises NOT_ENOUGH_NODES if a node that is up has to be emptied and can't be; NO_SOURCE or PARTITION_OFFLINE if
+        the reason is a partition without a leader from which it could be copied; OPERATION_RUNNING if an operation
+        leaves a replica on a node that has to be emptied, or if a target is still deleting an older copy.
         """
         surplus = [pair for node in sorted(self.quotas) for pair in self._surplus(node)]
         for partition, source in sorted(surplus, key=lambda s: (-self._size(s[0]), s[0].id)):
@@ -135,8 +138,8 @@ class Rebalance:
         return [self._partitions[id_] for id_ in sorted(self._on[node])]
 
     def _ranked(self, node: str) -> list[Partition]:
-        """The partitions on the node in the order in which they leave it: the nearest to the mean size first; the led
-        and the followed ones mixed in proportion to their numbers.
+        """The partitions on the node, in the order in which they leave it. Those nearest to the mean size come first;
+        led and followed partitions are mixed: with 2 led and 4 followed ones, 1 led for 2 followed.
         """
         mine, sizes = self._rows_on(node), self._layout.sizes
         mean = sum(sizes.get(p.id, 0) for p in mine) / max(1, len(mine))
@@ -157,8 +160,8 @@ class Rebalance:
             self._move(partition, source, target)
 
     def _take_places(self, source: str) -> None:
-        """A replica that was to go to a third node goes where there is room instead, and one of the source's replicas
-        takes its place.
+        """Change earlier steps: a replica that was to go to a third node goes to a node with room instead, and one of
+        the source's replicas goes to the third node.
         """
         if not self._room or not self._excess(source):
             return
@@ -190,10 +193,10 @@ class Rebalance:
         return node in self._layout.replicas[partition.id]
 
     def _move_by_way_of_another(self, source: str) -> bool:
-        """No replica of the source can go where there is room, so one goes to a third node, and one of the third node's
-        replicas goes where there is room. Returns True if that was possible.
+        """No replica of the source fits on a node with room. So one of them goes to a third node, and a replica of the
+        third node goes to a node with room. Returns True if this was possible.
 
-        It costs one more move. With many partitions, one that can go directly is found anyway.
+        This costs one more move. With many partitions it isn't needed: some replica can nearly always go directly.
         """
         room = self._room
         if self._wishes.gently or not room or len(self._partitions) > _FEW:
@@ -208,7 +211,7 @@ class Rebalance:
         return False
 
     def _leave_uneven(self, source: str) -> None:
-        """A node that is up and has to be emptied is emptied at any price; others keep what no node can take."""
+        """Empty a source that is up and isn't a target, if need be into shared zones. Others keep what doesn't fit."""
         if source in self._targets:
             self.notes.append(
                 f"{source} keeps {self._now[source]} replicas of {self._keyspace.name} instead of "
@@ -239,7 +242,7 @@ class Rebalance:
             self.notes.append(self._keeps(source, stay))
 
     def _keeps(self, source: str, stay: Sequence[Partition]) -> str:
-        """A note on the replicas that a node that is down keeps, why, and the remedy."""
+        """The note about the replicas that stay on a node that is down: the reason, and the remedy."""
         return (
             f"{source} keeps {len(stay)} replicas of {self._keyspace.name} ({some_names(map(self._name, stay))}): each "
             "LIVE node has a replica there, is over capacity_bytes, or has no room on its disk. Let a node join and "
@@ -247,7 +250,7 @@ class Rebalance:
         )
 
     def _comes(self, source: str) -> MinkaError:
-        """The error if an operation that has not ended leaves a replica on the node that has to be emptied."""
+        """The error for an unended operation that leaves a replica on a node that has to be emptied."""
         rows, layout = self._state.partitions, self._layout
         left, by = next(
             (rows[id_], by)
@@ -313,14 +316,14 @@ def unplannable(state: State, partition: Partition) -> MinkaError:
 
 
 def some_names(names: Iterable[str]) -> str:
-    """At most eight of the names, and the number of the others."""
+    """The names; of more than eight, the first eight and the number of the others."""
     named = list(names)
     more = f" and {len(named) - _MAX_NAMES} more" if len(named) > _MAX_NAMES else ""
     return ", ".join(named[:_MAX_NAMES]) + more
 
 
 def _interleaved(first: Sequence[Partition], second: Sequence[Partition]) -> Iterator[Partition]:
-    """Both, mixed in proportion to their lengths, each in its order."""
+    """Both sequences, mixed in proportion to their lengths; each stays in its order."""
     queue = [((i + 0.5) / len(first), 0, p) for i, p in enumerate(first)]
     queue += [((i + 0.5) / len(second), 1, p) for i, p in enumerate(second)]
     return (p for _, _, p in sorted(queue, key=lambda entry: entry[:2]))

@@ -1,4 +1,4 @@
-"""The nodes that are to get more replicas; the best one is found without a look at the others."""
+"""The nodes that are to get more replicas. The best of them is found without a look at all the others."""
 
 import heapq
 from collections import defaultdict
@@ -34,11 +34,11 @@ class Room:
             heapq.heappush(self._heaps[self._layout.zones[node]], entry)
 
     def remove(self, node: str) -> None:
-        """The node is to get no more replicas."""
+        """Let the node get no further replicas."""
         self._entries.pop(node, None)
 
     def best(self, partition: Partition, source: str, *, but: str = "", any_zone: bool = False) -> str | None:
-        """The emptiest node to which the replica may go from the source; None if there is none."""
+        """The emptiest node, except `but`, to which the replica may go from the source; None if there is none."""
         layout, found = self._layout, None
         closed = () if any_zone else layout.closed_zones(partition.id, source)
         aside: list[_Entry] = []

@@ -1,7 +1,7 @@
-"""Finds the one move that best evens the nodes' load, by the reports of the partitions' leaders.
+"""Finds the one move that evens the nodes' loads most, by the reports of the partitions' leaders.
 
-Only partitions of keyspaces with `max_ops` move, and only if the move makes a difference. To move a leadership to a
-replica in sync costs nothing, so a replica is copied only if no leadership can help.
+Only partitions of keyspaces with `max_ops` move, and only if the move makes a difference. A leadership moves to a
+replica in sync at no cost, so a replica is copied only if the move of a leadership doesn't help.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,14 +13,14 @@ from minka.v1.coordinator_pb2 import DiskSpace
 from minkad.core.placement.layout import NO_DISKS, Layout
 from minkad.core.state import State, holders, partition_name
 
-MAX_SKEW: Final = 1.25  # the busiest node's load over the mean; up to this counts as even
-_LEAST_GAIN: Final = 0.1  # of the mean load; the busier of the two nodes must have at least this less afterwards
+MAX_SKEW: Final = 1.25  # the highest load divided by the mean; up to here, the loads count as even
+_LEAST_GAIN: Final = 0.1  # of the mean load; the move must lower the load of the busier node by this
 
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """The first of `target_replicas` is to lead a partition. The replica of `source` moves to `target`; both are "" if
-    no replica moves.
+    """A move: the first of `target_replicas` is to lead the partition. The replica on `source` moves to `target`; both
+    are "" if only the leadership moves.
     """
 
     partition_id: int
@@ -61,7 +61,7 @@ class NodeLoads:
 def best_shift(
     state: State, ops: Mapping[int, int], sizes: Mapping[int, int], disks: Mapping[str, DiskSpace] = NO_DISKS
 ) -> Shift | None:
-    """The move that relieves the busiest node most, or, if no move relieves it, the next one; None if no move helps.
+    """The best move for the busiest node that a move can relieve; None if no move relieves any busy node.
 
     `ops`: operations a second, and `sizes`: bytes; both by partition id. `disks`: by node.
     """
@@ -83,8 +83,8 @@ def best_shift(
 
 
 def _movable(state: State, ops: Mapping[int, int]) -> Iterator[Partition]:
-    """The settled partitions that have operations, of keyspaces with at least as many operations as one partition may
-    have (`max_ops`).
+    """The partitions that have operations and aren't being changed, of keyspaces with at least `max_ops` operations a
+    second (the most that one partition should have).
     """
     totals = dict.fromkeys((k.id for k in state.keyspaces.values() if k.max_ops), 0)
     for row, count in _asked_for(state, ops):
@@ -117,7 +117,7 @@ def _leaderships(state: State, loads: NodeLoads, rows: list[Partition], ops: Map
 def _copies(
     state: State, loads: NodeLoads, rows: list[Partition], ops: Mapping[int, int], layout: Layout
 ) -> Iterator[Shift]:
-    """The shifts of the leader's replica to a node that has none and may have one."""
+    """The shifts of the leader's replica to a node that may get a replica of the partition."""
     for row in rows:
         others = [replica for replica in holders(row) if replica != row.leader]
         for node in loads.ops:

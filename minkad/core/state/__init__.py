@@ -1,4 +1,4 @@
-"""The replicated state: the tables that the Raft log builds, the same on every node."""
+"""The replicated state: the tables that the Raft log builds, equal on every node."""
 
 from minkad.core.duties.duty_table import (
     Assignment,

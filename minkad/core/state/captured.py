@@ -1,4 +1,4 @@
-"""The state at one moment, for a snapshot: captured at once, encoded on a thread while records change the state."""
+"""The state at one moment, for a snapshot: captured at once, and encoded on a thread while records change the state."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ _ROWS_A_PIECE = 1000
 
 @dataclass(frozen=True, slots=True)
 class CapturedState:
-    """Nothing here changes."""
+    """The tables at one moment. They never change, so any thread may encode them."""
 
     first: StateSnapshot  # the small tables
-    partitions: Sequence[bytes]
+    partitions: Sequence[bytes]  # encoded rows
     migrations: Sequence[Migration]
     duties: DutyState
     loads: LoadTable
 
     def pieces(self) -> Iterator[bytes]:
-        """The snapshot in pieces: concatenated, they decode as one message. Equal states give equal bytes."""
+        """The snapshot in pieces; all pieces, concatenated, are one message. Equal states give equal bytes."""
         yield self.first.SerializeToString(deterministic=True)
         for rows in slices(self.partitions, _ROWS_A_PIECE):
             yield StateSnapshot(partitions=rows).SerializeToString(deterministic=True)

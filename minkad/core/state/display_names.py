@@ -5,7 +5,7 @@ from typing import Final
 
 from minka.v1.cluster_pb2 import Keyspace, Partition
 
-PAYLOADS_KEYSPACE: Final = "_duties"  # the cluster's own: keyspaces that people create don't begin with "_"
+PAYLOADS_KEYSPACE: Final = "_duties"  # the cluster's own; people can't create keyspaces with names that begin with "_"
 
 
 def partition_name(keyspaces: Mapping[int, Keyspace], partition: Partition) -> str:

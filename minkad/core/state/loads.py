@@ -1,4 +1,4 @@
-"""The tables of loads: which are staged, and which parts the partitions have yet to take in."""
+"""The tables of loads: their states, and the parts that the partitions have yet to take in."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from minka.v1.loads_pb2 import Load, LoadPart, LoadPartsAdded, LoadPartsDone, Lo
 from minka.v1.records_pb2 import Record
 
 LOADS_UNENDED = (LoadState.LOAD_STATE_STAGING, LoadState.LOAD_STATE_COMMITTED)
-KEPT_LOADS = 100  # ended ones
+KEPT_LOADS = 100  # of the ended loads, the last ones
 _ROWS_A_PIECE = 250
 _S = LoadState
 _NEXT = {
@@ -23,7 +23,7 @@ class LoadTable:
     """Rows are replaced, never mutated."""
 
     rows: dict[int, Load] = field(default_factory=dict)  # by number
-    parts: dict[int, dict[int, LoadPart]] = field(default_factory=dict)  # of committed loads: by load, by partition
+    parts: dict[int, dict[int, LoadPart]] = field(default_factory=dict)  # by committed load, by partition
     next_number: int = 1  # of a new load; numbers are never used again
     # By partition: the loads that it has yet to take in, in the order of their commits.
     due: dict[int, dict[int, None]] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class LoadTable:
     # Reading
 
     def with_id(self, load_id: str) -> Load | None:
-        """The load of this id."""
+        """The load with this id."""
         return next((load for load in self.rows.values() if load.id == load_id), None)
 
     def unended(self) -> list[Load]:
@@ -48,11 +48,11 @@ class LoadTable:
         return [load for load in self.rows.values() if load.state in LOADS_UNENDED]
 
     def lowest_open(self) -> int:
-        """Loads below this number will never be taken in anywhere."""
+        """The least number of an unended load, or of the next one: no partition takes in a load below this number."""
         return min((load.number for load in self.unended()), default=self.next_number)
 
     def taken_in(self, keyspace_id: int) -> Load | None:
-        """A load that the partitions of the keyspace take in now; None if there is none."""
+        """A load that the partitions of the keyspace take in now; None without such a load."""
         committed = (self.rows[number] for number in self.parts)
         return next((load for load in committed if load.keyspace_id == keyspace_id), None)
 
@@ -63,7 +63,7 @@ class LoadTable:
     # Changing
 
     def apply(self, record: Record) -> None:
-        """Apply a fact about loads."""
+        """Apply a record about loads."""
         match record.WhichOneof("fact"):
             case "load_changed":
                 self.put(record.load_changed)
@@ -73,7 +73,7 @@ class LoadTable:
                 self.finish(record.load_parts_done)
 
     def put(self, load: Load) -> None:
-        """Take a row. A load that has ended no longer has parts. Of the ended loads, only the last are kept."""
+        """Add or replace a load's row. An ended load loses its parts; only the last KEPT_LOADS ended loads are kept."""
         old = self.rows.get(load.number)
         if old is None:
             assert load.number >= self.next_number, f"load number {load.number} was used before"
@@ -100,7 +100,7 @@ class LoadTable:
             self.due.setdefault(part.partition_id, {})[part.load_number] = None
 
     def finish(self, done: LoadPartsDone) -> None:
-        """Note that parts were taken in."""
+        """Note that partitions have taken in their parts."""
         number = done.load.number
         parts = self.parts[number]
         for partition_id in done.partition_ids:
@@ -125,9 +125,9 @@ class LoadTable:
     # Snapshots
 
     def pieces(self) -> Iterator[LoadTables]:
-        """The table in pieces; merged one after the other, the pieces are the whole again."""
+        """The table in pieces, for `of`: merged in their order, they are the whole table again."""
         yield LoadTables(loads=self.rows.values(), next_number=self.next_number)
-        # `parts` is in the order of the commits, whose entries have made it. So the pieces are, too.
+        # Each commit's Raft entry adds to `parts`, so the parts are in the order of the commits, as `due` needs them.
         rows = chain.from_iterable(parts.values() for parts in self.parts.values())
         while some := list(islice(rows, _ROWS_A_PIECE)):
             yield LoadTables(parts=some)

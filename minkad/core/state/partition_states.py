@@ -7,7 +7,7 @@ from minka.v1.cluster_pb2 import Partition, PartitionState
 
 
 class PartitionStateName(Enum):
-    """The protocol's states. A row that is ASSIGNED or ONLINE is an online partition: a leader is elected."""
+    """The states by Kafka's names. A row that is ASSIGNED or ONLINE is an OnlinePartition: it has an elected leader."""
 
     NON_EXISTENT = "NonExistentPartition"
     NEW = "NewPartition"
@@ -33,11 +33,11 @@ _OF_ROW: Final[dict[int, PartitionStateName]] = {
 
 
 def partition_state(row: Partition | None) -> PartitionStateName:
-    """The state that the row says; without a row: NonExistentPartition."""
+    """The state of the partition with this row; None, no row: NonExistentPartition."""
     return _S.NON_EXISTENT if row is None else _OF_ROW[row.state]
 
 
 def is_valid_partition_change(old: Partition | None, new: Partition | None) -> bool:
-    """True if `new` may replace `old` by their states. A row may always stay in its state."""
+    """True if the states of the rows let `new` replace `old`. A row may always stay in its state."""
     before, after = partition_state(old), partition_state(new)
     return before is after or after in PARTITION_TRANSITIONS[before]

@@ -19,31 +19,35 @@ Ids = dict[int, None]  # a set that keeps the order in which the ids came
 
 
 class Partitions(MutableMapping[int, Partition]):
-    """Rows by id. They are kept encoded, in a tenth of the memory that messages need; to decode a row takes a third of
-    a microsecond. Each reader gets a row of its own, and may change it. Putting or removing a row updates the indexes.
+    """Rows by id, and indexes. Rows are kept encoded, in a tenth of the memory that messages need; the decoding of a
+    row takes a third of a microsecond. Each reader gets a row of its own, and may change it. To put or remove a row
+    also updates the indexes.
     """
 
     __slots__ = ("_encoded", "_order", "copies", "leaderless", "led", "merging", "of_keyspace", "splitting", "yielding")
 
     def __init__(self) -> None:
         self._encoded: dict[int, bytes] = {}
-        # For each keyspace by ranges with several partitions: their first keys and ids, in order.
+        # For each keyspace by ranges with several partitions: (first key, id) of each, in the order of the keys.
         self._order: dict[int, list[tuple[bytes, int]]] = {}
         self.copies: dict[str, Ids] = {}
-        """By node: the partitions, tombstones included, of which it is a replica or has to delete its copy."""
+        """By node: the partitions of which the node is a replica or has to delete its copy, tombstones included."""
         self.led: dict[str, Ids] = {}
-        """By node: the partitions that it leads."""
+        """By node: the partitions that the node leads."""
         self.of_keyspace: dict[int, Ids] = {}
+        """By keyspace: its partitions, in the order in which they were made."""
         self.leaderless: Ids = {}
+        """The partitions that are NEW or OFFLINE."""
         self.yielding: Ids = {}
         """The partitions whose leader is to hand over to a successor."""
         self.splitting: Ids = {}
+        """Both halves of each split that hasn't ended."""
         self.merging: Ids = {}
-        """The partitions that are getting the range of the next one."""
+        """The partitions that are to get the range of the partition after them."""
 
     @classmethod
     def of_encoded(cls, rows: Iterable[bytes]) -> Self:
-        """The partitions of these rows, which `encoded` returned."""
+        """The partitions from the rows that `encoded` returned."""
         made = cls()
         for encoded in rows:
             row = Partition.FromString(encoded)
@@ -74,7 +78,7 @@ class Partitions(MutableMapping[int, Partition]):
     @overload
     def get(self, id_: int, default: Partition | V, /) -> Partition | V: ...
     def get(self, id_: int, default: Partition | V | None = None, /) -> Partition | V | None:
-        """Avoids the exception in `Mapping.get`: this is called for each row that is sent, answered or applied."""
+        """Faster than `Mapping.get`, which catches an exception: each row that is sent or applied is read here."""
         encoded = self._encoded.get(id_)
         return default if encoded is None else Partition.FromString(encoded)
 
@@ -112,12 +116,12 @@ class Partitions(MutableMapping[int, Partition]):
         self.index_copies(old, None)
 
     def encoded(self) -> Sequence[bytes]:
-        """All rows as they are now, to be decoded later; a millisecond for 100,000."""
+        """All rows as they are now, to be decoded later. This takes a millisecond for 100,000 rows."""
         return list(self._encoded.values())
 
     def decoded(self, ids: Iterable[int] | None = None) -> Iterator[Partition]:
-        """The rows of these partitions, as far as they exist, or all rows, as of now. Each is decoded when asked
-        for.
+        """The rows of those of these partitions that exist (None: of all), as of now. A row is decoded when the caller
+        takes it.
         """
         if ids is None:
             return map(Partition.FromString, self.encoded())
@@ -144,7 +148,7 @@ class Partitions(MutableMapping[int, Partition]):
         return self[order[bisect_right(order, key, key=_first_key) - 1][1]]
 
     def pair_at(self, keyspace_id: int, key: bytes) -> tuple[Partition, Partition] | None:
-        """(the partition that ends at the key, the one that begins there); None unless both exist."""
+        """The partition that ends at the key, and the partition that begins there; None unless both exist."""
         order = self._order.get(keyspace_id, [])
         place = bisect_left(order, key, key=_first_key)
         if not 0 < place < len(order) or order[place][0] != key:
@@ -171,7 +175,7 @@ class Partitions(MutableMapping[int, Partition]):
             self._reorder(old, new)
 
     def _reorder(self, old: Partition, new: Partition) -> None:
-        """Update `_order`. A row without bounds is the only one of its keyspace, or the keyspace isn't by ranges."""
+        """Update `_order`. A row without bounds has no place there: it has all keys, or its keyspace is by hash."""
         keyspace = old.keyspace_id or new.keyspace_id
         if old.start_key or old.end_key:
             order = self._order[keyspace]
@@ -182,7 +186,7 @@ class Partitions(MutableMapping[int, Partition]):
             insort(self._order.setdefault(keyspace, []), (new.start_key, new.id))
 
     def index_copies(self, old: Partition | None, new: Partition | None) -> None:
-        """Update which nodes have copies of the partition; None: no node has."""
+        """Update `copies`. `old`, `new`: the partition's row before and after; None: there is none."""
         if (
             old is not None
             and new is not None
@@ -218,5 +222,5 @@ def _first_key(entry: tuple[bytes, int]) -> bytes:
 
 
 def _members(row: Partition | None) -> dict[str, None]:
-    # A set of names would have another order in each process.
+    # Not a set: the order of a set of names differs from process to process.
     return {} if row is None else dict.fromkeys((*row.replicas, *row.removing_replicas))

@@ -13,12 +13,12 @@ def range_of(row: Partition) -> KeyRange:
 
 
 def other_half(row: Partition) -> int:
-    """During its split, the id of the other half's partition; else 0. A new partition hasn't been split itself."""
+    """While the partition is in a split, the id of the other half; else 0. `split_to` is set in the parent alone."""
     return (row.split_to or row.split_from) if row.splitting else 0
 
 
 def check_ranges(rows: Iterable[Partition]) -> None:
-    """Assert that the rows of a keyspace cover all keys, each once."""
+    """Assert that the rows of a keyspace cover each key once."""
     ranges = sorted(range_of(row) for row in rows)
     assert ranges, "no partition"
     assert ranges[0].start == b"", ranges[0]
@@ -28,7 +28,7 @@ def check_ranges(rows: Iterable[Partition]) -> None:
 
 
 def check_split(old: Partition, parent: Partition, child: Partition) -> None:
-    """Assert that parent and child have the keys of `old`, each once. So all rows still cover all keys."""
+    """Assert that parent and child together have each key of `old` once, so the keyspace still has all keys."""
     assert parent.start_key == old.start_key, (old, parent, child)
     assert parent.end_key == child.start_key, (old, parent, child)
     assert child.end_key == old.end_key, (old, parent, child)
@@ -46,7 +46,7 @@ def check_split(old: Partition, parent: Partition, child: Partition) -> None:
 
 
 def check_halves(partitions: Mapping[int, Partition], row: Partition) -> None:
-    """Assert that both halves of a split have one leadership."""
+    """Assert that both halves of a split have equal leaders, leader_epochs and in-sync sets."""
     if not row.splitting:
         return
     other = partitions[other_half(row)]
@@ -57,7 +57,7 @@ def check_halves(partitions: Mapping[int, Partition], row: Partition) -> None:
 
 
 def check_neighbours(partitions: Mapping[int, Partition], row: Partition) -> None:
-    """Assert that a partition that is being merged is merged with its neighbour."""
+    """Assert that a merge is between neighbours, and that both rows name each other."""
     if row.merge_from:
         other = partitions[row.merge_from]
         assert (other.merge_into, other.start_key) == (row.id, row.end_key), (row, other)
@@ -67,7 +67,7 @@ def check_neighbours(partitions: Mapping[int, Partition], row: Partition) -> Non
 
 
 def check_merge(left: Partition, right: Partition, remaining: Partition, gone: Partition) -> None:
-    """Assert that `remaining` has the keys of both, each once. So all rows still cover all keys."""
+    """Assert that `remaining` has each key of `left` and `right`, so the keyspace still has all keys."""
     rows = (left, right, remaining, gone)
     assert (left.merge_from, right.merge_into) == (right.id, left.id), rows
     assert left.end_key == right.start_key != b"", rows

@@ -1,6 +1,6 @@
 """The states of a replica and the valid transitions (Kafka Controller Internals: ReplicaStateChange).
 
-They aren't stored: they follow from the rows of the partition and of the node.
+The states aren't stored: they follow from the rows of the partition and of the node.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ UP: Final = frozenset({NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_DRAINING}
 
 
 class ReplicaStateName(Enum):
-    """The protocol's states."""
+    """The states by Kafka's names."""
 
     NON_EXISTENT = "NonExistentReplica"
     NEW = "NewReplica"
@@ -37,14 +37,14 @@ REPLICA_TRANSITIONS: Final[dict[ReplicaStateName, frozenset[ReplicaStateName]]] 
 
 
 def is_up(node: Node | None) -> bool:
-    """True if the node may serve: it is LIVE, or DRAINING on its way out."""
+    """True if the node may serve: it is LIVE, or DRAINING, which still serves."""
     return node is not None and node.state in UP
 
 
 def invalid_replica_changes(
     old: Partition | None, new: Partition, nodes: Mapping[str, Node]
 ) -> list[tuple[str, ReplicaStateName, ReplicaStateName]]:
-    """The replicas that would make an invalid transition if `new` replaced `old`: node, before, after."""
+    """The invalid transitions that would follow if `new` replaced `old`: (node, state before, state after)."""
     if old is not None and _says_the_same(old, new):
         return []
     before, after = replica_states(old, nodes), replica_states(new, nodes)
@@ -55,7 +55,7 @@ def invalid_replica_changes(
 
 
 def _says_the_same(old: Partition, new: Partition) -> bool:
-    """True if the replicas are in the same states, by the fields that `replica_states` reads."""
+    """True if the rows are equal in all fields that `replica_states` reads."""
     return (
         old.replicas == new.replicas
         and old.adding_replicas == new.adding_replicas
@@ -66,10 +66,10 @@ def _says_the_same(old: Partition, new: Partition) -> bool:
 
 def replica_states(row: Partition | None, nodes: Mapping[str, Node]) -> dict[str, ReplicaStateName]:
     """The states of the partition's replicas, by node; all other nodes are NON_EXISTENT. A record may have thousands of
-    rows, so each field is read once.
+    rows, so this reads each field once.
 
-    A replica that was being added when its node failed is New again when the node is back: a part of a copy is worth
-    nothing, so the replica has gone through NonExistentReplica.
+    If a node fails while its replica is being added, the replica goes from Offline to New when the node is back: an
+    unfinished copy is worth nothing, so the replica has been NonExistentReplica in between.
     """
     if row is None:
         return {}

@@ -1,11 +1,11 @@
-"""Remembers the rows of the table that the last versions have changed."""
+"""Remembers which rows the last versions of the table have changed."""
 
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-KEPT_ROWS: Final = 10_000  # most changed rows that are remembered; a reader of an older table gets the whole table
+KEPT_ROWS: Final = 10_000  # remembered at most; a reader with an older table than these gets the whole table
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class ChangeLog:
     """The changes of each of the last versions."""
 
     def __init__(self, version: int = 0) -> None:
-        self._version = version
-        self._changes: deque[Changed] = deque()  # the last one made the present version
-        self._rows = 0
+        self._version = version  # the present version
+        self._changes: deque[Changed] = deque()  # one for each of the last versions, the present version's last
+        self._rows = 0  # of `_changes` together
 
     def note(self, changed: Changed) -> None:
-        """Remember the changes that make the next version."""
+        """Count a version, and remember the changes that have made it."""
         self._version += 1
         self._changes.append(changed)
         self._rows += changed.rows
@@ -39,7 +39,7 @@ class ChangeLog:
             self._rows -= self._changes.popleft().rows
 
     def since(self, version: int) -> Changed | None:
-        """The changes since that version; None if they aren't remembered."""
+        """The changes after this version, up to the present one; None if they aren't remembered."""
         count = self._version - version
         if not 0 <= count <= len(self._changes):
             return None

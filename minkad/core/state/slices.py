@@ -1,4 +1,4 @@
-"""Work in pieces; between them the event loop gets its turn."""
+"""Divides rows into pieces, between which the event loop gets its turn."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 R = TypeVar("R")
 
-ROWS_A_PIECE: Final = 250  # they take about a millisecond
+ROWS_A_PIECE: Final = 250  # rows that take about a millisecond
 
 
 def slices(rows: Iterable[R], at_most: int) -> Iterator[Sequence[R]]:

@@ -1,4 +1,4 @@
-"""The tables, and their changes by records. Pure: the same records give the same state on every node."""
+"""The tables, and how records change them. Pure: equal records make equal states on all nodes."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -61,15 +61,15 @@ K = TypeVar("K")
 R = TypeVar("R")
 
 OPERATIONS_UNENDED = (OperationState.OPERATION_STATE_QUEUED, OperationState.OPERATION_STATE_RUNNING)
-KEPT_OPERATIONS = 20  # ended operations that people asked for; and 20 automatic ones
-KEPT_REMOVALS = 1000
-ALL = 0  # isn't a partition's id
+KEPT_OPERATIONS = 20  # of the ended operations that people asked for; and as many automatic ones
+KEPT_REMOVALS = 1000  # ids of removed data directories
+ALL = 0  # never a partition's id; see `NotifyNode`
 
 
 @dataclass(frozen=True, slots=True)
 class NotifyNode:
-    """The effect of a changed row: this node has to be sent the row of this partition. ALL: the node itself has
-    changed, and has to be sent all its rows.
+    """The effect of a changed row: the controller has to send this partition's row to this node. ALL: the node itself
+    has changed, and the controller has to send it all its rows.
     """
 
     node: str
@@ -84,33 +84,35 @@ _ABSENT: Final = (NodeState.NODE_STATE_FAILED, NodeState.NODE_STATE_LEFT)
 @dataclass(slots=True)
 class State:
     """All tables. Rows are replaced, never mutated, so a shallow copy is a snapshot. `moving`, `under_way` and
-    `unended` are indexes of `migrations`.
+    `unended` are indexes, which follow from `operations` and `migrations`.
     """
 
-    cluster: Cluster = field(default_factory=Cluster)
+    cluster: Cluster = field(default_factory=Cluster)  # without an id until the first record
     version: int = 0  # counts the changes that clients see: of nodes, keyspaces and partitions
-    nodes: dict[str, Node] = field(default_factory=dict)
-    keyspaces: dict[int, Keyspace] = field(default_factory=dict)
-    partitions: Partitions = field(default_factory=Partitions)
+    nodes: dict[str, Node] = field(default_factory=dict)  # by id, without removed nodes
+    keyspaces: dict[int, Keyspace] = field(default_factory=dict)  # by id
+    partitions: Partitions = field(default_factory=Partitions)  # without merged ones, which may be `tombstones`
+    # By id, the oldest first: all unended operations, and the last ended ones.
     operations: dict[int, Operation] = field(default_factory=dict)
-    # by operation; then by thing, and by the migration's place among the thing's migrations: 0, 1, 2 …
+    # By operation; then by thing, and by the migration's place among the thing's migrations: 0, 1, 2 …
     migrations: dict[int, dict[tuple[Placed, int], Migration]] = field(default_factory=dict)
     removed_data_ids: dict[str, None] = field(default_factory=dict)  # of the last removed nodes, in order
     tombstones: dict[int, Partition] = field(default_factory=dict)  # merged partitions with copies yet to be deleted
-    next_raft_id: int = 1  # ids are never used again, neither this one nor the following ones
+    next_raft_id: int = 1  # the next id to be given, like the three below: an id is never given twice
     next_keyspace_id: int = 1
     next_partition_id: int = 1
     next_operation_id: int = 1
-    duties: DutyState = field(default_factory=DutyState)
-    moving: dict[Placed, int] = field(default_factory=dict)  # things with unended migrations -> the operation
+    duties: DutyState = field(default_factory=DutyState)  # the tables of pallets, duties and shards
+    # By thing: the one operation that has begun and has unended migrations of the thing.
+    moving: dict[Placed, int] = field(default_factory=dict)
     under_way: dict[Placed, Migration] = field(default_factory=dict)  # by thing: its begun, unended migration
-    # of operations that have begun: their migrations that have not ended, in the order of the plan
+    # By operation that has begun: its unended migrations, in the order of the plan.
     unended: dict[int, dict[tuple[Placed, int], Migration]] = field(default_factory=dict)
     revision: int = field(default=0, compare=False)  # counts the facts that were applied
     nodes_revision: int = field(default=0, compare=False)  # counts the facts about nodes
     loads: LoadTable = field(default_factory=LoadTable)
-    incomplete: set[int] = field(default_factory=set)  # keyspaces of which the creating entry is applied only in part
-    changes: ChangeLog = field(default_factory=ChangeLog, compare=False)  # of this state only: a copy begins a new log
+    incomplete: set[int] = field(default_factory=set)  # the keyspace that lacks partitions until later records; if any
+    changes: ChangeLog = field(default_factory=ChangeLog, compare=False)  # not copied: a copy begins an empty log
 
     def copy(self) -> Self:
         """An independent copy of the state."""
@@ -142,7 +144,7 @@ class State:
     # Reading
 
     def keyspace_named(self, name: str) -> Keyspace | None:
-        """The keyspace of this name."""
+        """The keyspace with this name."""
         return next((k for k in self.keyspaces.values() if k.name == name), None)
 
     def running_operations(self) -> list[Operation]:
@@ -158,16 +160,16 @@ class State:
         return [o for o in self.operations.values() if o.state in OPERATIONS_UNENDED]
 
     def moving_operations(self) -> list[Operation]:
-        """The operations that have begun and not ended, and have migrations, the oldest first."""
+        """The operations with migrations that have begun and not ended, the oldest first."""
         return [o for o in self.running_operations() if o.migration_count]
 
     def operation_moving(self, thing: Placed) -> Operation | None:
-        """The operation with migrations of this thing that haven't ended."""
+        """The operation that has begun and has unended migrations of this thing."""
         operation_id = self.moving.get(thing)
         return None if operation_id is None else self.operations[operation_id]
 
     def partitions_on(self, node: str) -> Iterable[Partition]:
-        """The partitions of which this node holds, is to hold, or still has to delete a copy."""
+        """The partitions of which this node has a copy, is to get a copy, or still has to delete a copy."""
         rows = map(self.row, list(self.partitions.copies.get(node, ())))
         return (row for row in rows if row is not None)
 
@@ -176,15 +178,15 @@ class State:
         return (self.partitions[id_] for id_ in list(self.partitions.led.get(node, ())))
 
     def row(self, partition_id: int) -> Partition | None:
-        """A partition's row. After a merge into another one, its last row stays until all copies are deleted."""
+        """A partition's row. The last row of a merged partition stays until all its copies are deleted."""
         return self.partitions.get(partition_id) or self.tombstones.get(partition_id)
 
     def is_gone(self, partition_id: int) -> bool:
-        """True if the partition was merged into another one, and nothing is left of it."""
+        """True if the partition was merged into another, and all its copies are deleted."""
         return partition_id < self.next_partition_id and self.row(partition_id) is None
 
     def is_absent(self, node_id: str) -> bool:
-        """True if the node was here and is gone: it serves nothing until it has registered again."""
+        """True if the node has failed or left: it serves nothing until it has registered again."""
         node = self.nodes.get(node_id)
         return node is not None and node.state in _ABSENT
 
@@ -198,8 +200,8 @@ class State:
     def table_in_pieces(
         self, keyspaces: Sequence[int] | None = None
     ) -> tuple[PartitionTable, Iterator[Sequence[Partition]]]:
-        """The table without its partitions; and the partitions of these keyspaces, or all, as of now, in pieces. The
-        partitions of a keyspace are left out until the keyspace has all of them.
+        """The table without its partitions; and, in pieces, the present partitions of these keyspaces (None: of all). A
+        keyspace without all its partitions is left out.
         """
         incomplete, partitions = set(self.incomplete), self.partitions
         rows = (
@@ -211,7 +213,7 @@ class State:
         return self.table_without_partitions(), slices(complete, ROWS_A_PIECE)
 
     def table_without_partitions(self) -> PartitionTable:
-        """The nodes and the keyspaces that have all their partitions."""
+        """The nodes, and the keyspaces that have all their partitions."""
         return PartitionTable(
             cluster=self.cluster,
             version=self.version,
@@ -221,8 +223,8 @@ class State:
         )
 
     def table_since_in_pieces(self, version: int) -> tuple[TableChanges, Iterator[Sequence[Partition]]] | None:
-        """The changes for clients and people since an older version, without partitions; and the changed partitions, as
-        of now, some at a time. None if the changes aren't remembered.
+        """The changes for clients and people since an older version, without partitions; and, in pieces, the present
+        rows of the changed partitions. None if the changes aren't remembered.
         """
         changed = self.changes.since(version)
         if changed is None:
@@ -241,11 +243,10 @@ class State:
     # Changing
 
     def apply_batch(self, batch: RecordBatch, *, is_checked: bool = False) -> list[Effect]:
-        """Apply the records of one command of a Raft entry. Returns their effects: those on nodes are for the active
-        controller, those on shards for the node that has the shard's session.
+        """Apply the records of one command of a Raft entry. Returns their effects: the active controller carries out
+        those on nodes, and the node with a shard's session those on the shard.
 
-        `is_checked`: the controller that proposed the batch has applied it to the same state, and found no
-        contradiction.
+        `is_checked`: the controller that proposed the batch has applied it to an equal state without a contradiction.
         """
         effects: list[Effect] = []
         for record in batch.records:
@@ -356,7 +357,7 @@ class State:
         return self._apply_created(rows, is_checked)
 
     def _apply_created(self, created: PartitionsCreated, is_checked: bool) -> list[NotifyNode]:
-        """NonExistentPartition → NewPartition, and at once → OnlinePartition if created with a leader."""
+        """NonExistentPartition → NewPartition; a partition with a leader is OnlinePartition at once."""
         for partition in created.partitions:
             assert partition.id >= self.next_partition_id, f"partition id {partition.id} was used before"
             assert partition.keyspace_id in self.incomplete, partition
@@ -390,7 +391,7 @@ class State:
         return effects
 
     def _apply_split(self, split: PartitionSplit) -> list[NotifyNode]:
-        """NonExistentPartition → NewPartition → OnlinePartition at once: its replicas are where its data is."""
+        """The child: NonExistentPartition → NewPartition → OnlinePartition at once, as its replicas have its data."""
         parent, child = split.parent, split.child
         assert child.id >= self.next_partition_id, f"partition id {child.id} was used before"
         assert is_by_ranges(self.keyspaces[parent.keyspace_id]), parent
@@ -404,7 +405,7 @@ class State:
         return [NotifyNode(node, row.id) for row in (parent, child) for node in sorted(row.replicas)]
 
     def _apply_merge(self, merge: PartitionsMerged) -> list[NotifyNode]:
-        """One partition goes → NonExistentPartition. Its replicas are OfflineReplica until they are deleted."""
+        """The right partition becomes NonExistentPartition. Its replicas are OfflineReplica until they are deleted."""
         remaining, gone = merge.remaining, merge.gone
         check_partition_row(self.partitions[remaining.id], remaining, self.nodes)
         check_merge(self.partitions[remaining.id], self.partitions[gone.id], remaining, gone)
@@ -497,7 +498,7 @@ class State:
         return self.capture().encode()
 
     def capture(self) -> CapturedState:
-        """The state as of now, to be encoded later; takes a few milliseconds with 100,000 partitions."""
+        """The state as of now, to be encoded later. This takes a few milliseconds with 100,000 partitions."""
         table = PartitionTable(
             cluster=self.cluster,
             version=self.version,
@@ -565,8 +566,8 @@ def _found(rows: Mapping[K, R], ids: Iterable[K]) -> list[R]:
 
 
 def _affected(old: Partition, new: Partition) -> list[str]:
-    """The nodes that the change concerns. If it only confirms that the leader leads, it concerns the leader alone. The
-    leader_epoch is compared, since a leader may hand over before it has confirmed that it leads.
+    """The nodes that have to learn of the change. If a leader only confirms that it leads, this is the leader alone.
+    The leader_epochs are compared, since a leader may hand over before it has confirmed that it leads.
     """
     went_online = old.state == PARTITION_STATE_ASSIGNED and new.state == PARTITION_STATE_ONLINE
     if went_online and old.leader_epoch == new.leader_epoch:

@@ -1,4 +1,4 @@
-"""Asserts that changes of rows are valid. `decide` refuses the others before they become records."""
+"""Asserts that changes of rows are valid. `decide` refuses invalid changes before they become records."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -35,7 +35,7 @@ NODE_TRANSITIONS: Final[dict[int, set[int]]] = {
         _N.NODE_STATE_FAILED,
         _N.NODE_STATE_LEFT,
     },
-    # → DRAINING: it was being drained when it went away
+    # → DRAINING: the node was being drained when it went away
     _N.NODE_STATE_FAILED: {_N.NODE_STATE_LIVE, _N.NODE_STATE_DRAINING},
     _N.NODE_STATE_LEFT: {_N.NODE_STATE_LIVE, _N.NODE_STATE_DRAINING},
 }
@@ -47,21 +47,21 @@ MIGRATION_TRANSITIONS: Final[dict[int, set[int]]] = {
         _M.MIGRATION_STATE_RELEASING,
         _M.MIGRATION_STATE_CANCELLED,
     },
-    # Duties'
-    # → COMPLETED: the source is gone by now, so it has nothing to release
+    # Of duties
+    # PREPARING → COMPLETED: the source is gone by now, so it has nothing to release
     _M.MIGRATION_STATE_PREPARING: {
         _M.MIGRATION_STATE_RELEASING,
         _M.MIGRATION_STATE_COMPLETED,
         _M.MIGRATION_STATE_CANCELLED,
     },
     _M.MIGRATION_STATE_RELEASING: {_M.MIGRATION_STATE_COMPLETED, _M.MIGRATION_STATE_CANCELLED},
-    # Partitions'
+    # Of partitions
     _M.MIGRATION_STATE_COPYING: {
         _M.MIGRATION_STATE_HANDED_OVER,
         _M.MIGRATION_STATE_CANCELLING,
         _M.MIGRATION_STATE_CANCELLED,
     },
-    # → COPYING: the old replicas have died since, so it can only go forward
+    # CANCELLING → COPYING: the old replicas have died since, so the migration can't go back
     _M.MIGRATION_STATE_CANCELLING: {_M.MIGRATION_STATE_CANCELLED, _M.MIGRATION_STATE_COPYING},
     _M.MIGRATION_STATE_HANDED_OVER: {_M.MIGRATION_STATE_COMPLETED},
 }
@@ -85,7 +85,7 @@ def check_node_change(old: Node | None, new: Node, nodes: Iterable[Node]) -> Non
 
 
 def check_partition_change(old: Partition | None, new: Partition, nodes: Mapping[str, Node]) -> None:
-    """Assert that `new` may replace `old` (None: it is created), and is valid alone."""
+    """Assert that `new` may replace `old` (None: the partition is created), and that `new` alone is valid."""
     check_partition_row(old, new, nodes)
     if old is not None:
         bounds = (old.start_key, old.end_key, old.split_from, old.split_to)
@@ -94,7 +94,7 @@ def check_partition_change(old: Partition | None, new: Partition, nodes: Mapping
 
 
 def check_new_partition(new: Partition, nodes: Mapping[str, Node]) -> None:
-    """Assert that the row may be a new one: NewPartition, or with a leader at once, which is up."""
+    """Assert that a new partition may have this row: it is NewPartition, or has a leader at once, which is up."""
     first = (PARTITION_STATE_NEW, 0), (PARTITION_STATE_ASSIGNED, 1)
     assert (new.state, new.leader_epoch) in first, new
     assert not new.leader or is_up(nodes.get(new.leader)), new
@@ -103,7 +103,7 @@ def check_new_partition(new: Partition, nodes: Mapping[str, Node]) -> None:
 
 
 def check_partition_row(old: Partition | None, new: Partition, nodes: Mapping[str, Node]) -> None:
-    """Assert that `new` may replace `old` (None: it is created), except for the partition's range."""
+    """Like `check_partition_change`, but for the partition's range, which isn't checked."""
     assert is_valid_partition_change(old, new), (old, new)
     assert not (invalid := invalid_replica_changes(old, new, nodes)), (invalid, old, new)
     check_partition(new)
@@ -120,10 +120,10 @@ def check_partition_row(old: Partition | None, new: Partition, nodes: Mapping[st
     assert not elected or new.leader_epoch > old.leader_epoch, (old, new)
     unclean = new.unclean_elections - old.unclean_elections
     assert unclean in (0, 1), (old, new)
-    # A replica that has all acknowledged writes stays, except in an unclean election.
+    # Except in an unclean election, one replica or more of the isr, with all acknowledged writes, stays in the isr.
     assert unclean or not old.isr or set(new.isr) & set(old.isr), (old, new)
     assert unclean or not elected or not old.isr or new.leader in old.isr, (old, new)
-    # A replica that lacks something doesn't get it by a change of the row.
+    # A replica that lacks acknowledged writes can't become eligible.
     eligible = set(eligible_replicas(new))
     assert eligible <= {*old.isr, *eligible_replicas(old)}, (old, new)
     assert not (eligible and unclean), (old, new)
@@ -151,7 +151,7 @@ def check_partition(row: Partition) -> None:
     eligible = set(eligible_replicas(row))
     assert eligible <= replicas - isr - removing - set(row.adding_replicas), row
     assert not eligible or not row.splitting, row
-    # A partition that is being split doesn't move: the other half is made where its replicas are.
+    # A partition that is being split doesn't move: its replicas make the other half.
     assert not row.splitting or not (target or row.successor or row.adding_replicas), row
     assert not (row.merge_from or row.merge_into) or not (target or row.splitting), row
     assert not (row.merge_from and row.merge_into), row

@@ -1,4 +1,4 @@
-"""Chooses the shard for each duty, among the rooms."""
+"""Chooses a shard for each duty."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -25,7 +25,7 @@ NO_SHARD: Final = "no shard takes duties of the pallet"
 
 
 def cleared(state: State, numbers: list[int], shard: str, now_ms: int) -> Iterator[Record]:
-    """The records after which only this shard may prepare for the duties."""
+    """The records that end the preparations of all other shards for these duties. No shard has the duties."""
     others: dict[str, list[int]] = {}
     for number in numbers:
         for one in state.duties.of_duty.get(number, ()):
@@ -36,15 +36,15 @@ def cleared(state: State, numbers: list[int], shard: str, now_ms: int) -> Iterat
 
 
 def besides(found: list[ShardRoom], busy: Collection[str]) -> list[ShardRoom]:
-    """The same rooms, but these busy shards accept nothing for now."""
+    """These rooms, but the busy shards, which try suspects, accept nothing."""
     return without(found, {room.name for room in found} - set(busy), "is attaching what may end its process")
 
 
 def chosen(
     state: State, pallet: Pallet, duties: list[Duty], found: list[ShardRoom], unplaced: dict[int, str]
 ) -> Iterator[tuple[int, str, str]]:
-    """(duty, shard, reason) for each duty that a shard gets; the others are noted in `unplaced`. Duties that no trusted
-    shard takes go to a quarantined one.
+    """(duty, shard, reason) for each duty that a shard gets; `unplaced` gets the reasons for the others. Duties that no
+    trusted shard takes go to a quarantined shard.
     """
     trusted = list(by_trusted(state, pallet, duties, found, unplaced))
     yield from trusted
@@ -57,7 +57,7 @@ def chosen(
 
 
 def _with_more(state: State, found: list[ShardRoom], given: list[tuple[int, str, str]]) -> list[ShardRoom]:
-    """The same rooms, after these shards have got these duties."""
+    """The rooms as they are once the shards have the duties of `given`."""
     count, weight = Counter[str](), Counter[str]()
     for number, shard, _ in given:
         count[shard] += 1
@@ -68,7 +68,7 @@ def _with_more(state: State, found: list[ShardRoom], given: list[tuple[int, str,
 def by_trusted(
     state: State, pallet: Pallet, duties: list[Duty], found: list[ShardRoom], unplaced: dict[int, str]
 ) -> Iterator[tuple[int, str, str]]:
-    """The same, without quarantined shards."""
+    """Like `chosen`, without quarantined shards. A duty goes to a shard that has prepared for it, if there is one."""
     open_ = [room.name for room in found if room.accepts]
     if not found:
         unplaced.update((duty.number, NO_SHARD) for duty in duties)
@@ -90,8 +90,8 @@ def _prepared_on(state: State, duty: Duty, open_: list[str]) -> str:
 def _by_balancer(
     state: State, pallet: Pallet, duties: list[Duty], found: list[ShardRoom], unplaced: dict[int, str]
 ) -> Iterator[tuple[int, str, str]]:
-    """The same, by the pallet's balancer. While two versions of the application run, shards with the newer one come
-    first: their duties needn't move again.
+    """Like `chosen`, by the pallet's balancer alone. While shards run several versions of the application, those with
+    the newest version come first: their duties won't have to move again when the other shards stop.
     """
     balancer, settings = balancer_of(pallet), settings_of(pallet.balancer)
     open_ = [room.name for room in found if room.accepts]

@@ -1,7 +1,7 @@
-"""Decides, by the rows, which shards get which duties: the next records that the controller makes automatically.
+"""Decides, by the rows, which shard gets which duties: the next records that the controller makes automatically.
 
-Duties without a shard are given to shards. The duties of shards that leave are released in waves. Rows that are no
-longer needed are removed. A duty that can't be placed is remembered with the reason, and tried again when there may be
+The controller gives duties without a shard to shards, releases the duties of leaving shards in waves, and removes rows
+that nobody needs. It remembers a duty that it couldn't place, with the reason, and tries it again when there may be
 room.
 """
 
@@ -34,17 +34,17 @@ from minkad.core.state import Assignment, Placed, State, duty_name
 _S, _A = ShardState, AssignmentState
 _LIVE: Final = ShardState.SHARD_STATE_LIVE
 
-PIECE: Final = 500  # duties placed at once, or synthetic ones given to shards
+PIECE: Final = 500  # duties that are placed, or synthetic duties that are given to shards, at once
 FORGOTTEN_PREPARATION_MS: Final = 2 * PREPARED_WITHIN_MS
-FORGOTTEN_AFTER_MS: Final = 600_000  # then the row of a shard that is gone is removed
+FORGOTTEN_AFTER_MS: Final = 600_000  # from when a shard is gone until its row is removed
 NEW_MS: Final = 1000  # a duty counts as new for this long
 GATHER_MS: Final = 500  # between two placements of new duties
-WINDOW: Final = 2000  # duties, of all pallets, that shards were given and have not attached yet
+WINDOW: Final = 2000  # at most this many duties, of all pallets, that shards were given and haven't attached yet
 SLOW_MS: Final = 10_000  # duties that take longer to attach don't count for WINDOW
-MANY: Final = 2000  # duties
+MANY: Final = 2000  # if this many duties wait, new shards are awaited: see `_awaits_shards`
 JOINED_MS: Final = 1000  # a shard counts as new for this long
-AWAITED_MS: Final = 5000  # more new shards are awaited for at most this long
-TIMER_MS: Final = 200  # between looks while nothing changes
+AWAITED_MS: Final = 5000  # many duties wait for more new shards at most this long
+TIMER_MS: Final = 200  # from one look to the next while no row changes
 _HAS: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED)
 FAILED_AND_LEFT: Final = (
     "it is stationary, and its shard has failed (on_failure: leave): pin it to a shard or release it"
@@ -56,20 +56,20 @@ class Distributor:
 
     def __init__(self) -> None:
         self.unplaced: dict[str, dict[int, str]] = {}  # by pallet and duty: why it isn't placed
-        self._room: dict[str, object] = {}  # by pallet: the state on which the room depended at the last try
+        self._room: dict[str, object] = {}  # by pallet: the values on which the room depended at the last try
         self._placed_ms: dict[str, int] = {}  # by pallet: when new duties were last placed
-        self._awaited_ms: dict[str, int] = {}  # by pallet: the time since which many of its duties wait
+        self._awaited_ms: dict[str, int] = {}  # by pallet: since when MANY of its duties wait
         self._everywhere: dict[str, int] = {}  # by pallet: its `balance` when no shard lacked a synthetic duty
-        self._looked: tuple[object, int] = (None, 0)  # the revision at which there was nothing to do, and the time
+        self._looked: tuple[object, int] = (None, 0)  # the revisions at which there was nothing to do, and when
 
     def next_facts(self, state: State, now_ms: int) -> list[Record]:
-        """The next records; none if there is nothing to do. They change each row at most once."""
+        """The next records, which change each row at most once; none if there is nothing to do."""
         seen, (before, at) = (state.duties.revision, state.version), self._looked
         if seen == before and now_ms - at < TIMER_MS:
             return []
         self._forget_pallets(state)
         trying = suspects.trying(state.duties, now_ms)
-        # Released duties are placed before more are released, since they may take the room.
+        # Released duties are placed before others are released: the latter may otherwise have no room left.
         steps = (
             _tidy(state, now_ms),
             self._place(state, now_ms, trying),
@@ -96,7 +96,7 @@ class Distributor:
                 del some[pallet]
 
     def is_waited_for(self, state: State, pallet: str) -> bool:
-        """True if some duty of the pallet is nowhere, and isn't known to be unplaceable."""
+        """True if some duty of the pallet is nowhere, and `unplaced` has no reason for it."""
         return not state.duties.nowhere.get(pallet, {}).keys() <= self.unplaced.get(pallet, {}).keys()
 
     def why_unplaced(self, duty: Duty) -> str:
@@ -144,7 +144,7 @@ class Distributor:
             yield from epochs.given(shard, _A.ASSIGNMENT_STATE_ASSIGNED, numbers, now_ms, reason)
 
     def _synthetic(self, state: State, now_ms: int, trying: set[str]) -> Iterator[Record]:
-        """Give the next synthetic duties to shards that take their pallet, whatever their capacity."""
+        """Give the next synthetic duties to all shards that take their pallet, whatever the shards' capacities."""
         balance = state.duties.balance
         due = {pallet: balance[pallet] for pallet, some in state.duties.synthetic.items() if some}
         due = {pallet: seen for pallet, seen in due.items() if self._everywhere.get(pallet) != seen}
@@ -162,8 +162,8 @@ class Distributor:
             self._everywhere.update(due)
 
     def _awaits_shards(self, state: State, pallet: str, found: list[ShardRoom], waits: int, now_ms: int) -> bool:
-        """True if many duties wait, and shards have come a moment ago. More shards may come, and all should get their
-        shares at once; otherwise the first ones would get everything, and give most of it away again.
+        """True if many duties wait, and a shard has come within the last second. More shards may come. Without this
+        wait, the first shards would get all duties, and would have to give most of them to the next shards.
         """
         if waits < MANY:
             self._awaited_ms.pop(pallet, None)
@@ -173,8 +173,8 @@ class Distributor:
         return now_ms - last < JOINED_MS and now_ms - since < AWAITED_MS
 
     def _gathers(self, pallet: str, duties: list[Duty], now_ms: int) -> bool:
-        """True if these duties are all new, and the last ones were placed a moment ago. More may come, so each shard
-        should be told about many at once.
+        """True if these duties are all new, and the pallet's last new duties were placed less than GATHER_MS ago. More
+        duties may come, and it is cheaper to tell each shard about many at once.
         """
         if any(now_ms - duty.created_ms > NEW_MS for duty in duties):
             return False
@@ -186,8 +186,8 @@ class Distributor:
 
 
 def _is_full(state: State, now_ms: int) -> bool:
-    """True if too many duties, given to shards lately, aren't attached yet, so the next piece has to wait: more than
-    shards and nodes can take in would only delay their heartbeats.
+    """True if more than WINDOW - PIECE of the duties that shards were given within the last SLOW_MS aren't attached
+    yet. The next piece then has to wait: more duties would only delay the heartbeats of shards and nodes.
     """
     first_too_many = next(islice(reversed(state.duties.attaching), WINDOW - PIECE, None), None)
     one = None if first_too_many is None else state.duties.assignment(*first_too_many)
@@ -198,7 +198,7 @@ def _is_full(state: State, now_ms: int) -> bool:
 
 
 def _tidy(state: State, now_ms: int) -> Iterator[Record]:
-    """Remove duties that are deleted and released, and deal with shards that have left, are trusted again, or are
+    """Remove deleted duties that are released, and change the rows of shards that have left, are trusted again, or are
     gone.
     """
     duties = state.duties
@@ -209,8 +209,8 @@ def _tidy(state: State, now_ms: int) -> Iterator[Record]:
 
 
 def _forgotten_preparations(state: State, now_ms: int) -> Iterator[Record]:
-    """Drop a preparation if the shard that was to release the duty keeps it after all, or if that shard has failed and
-    the duty is a suspect by now: a suspect is given to a shard that does nothing else, and this one prepares.
+    """Drop a preparation in two cases. The shard that was to release the duty keeps it after all. Or that shard has
+    failed, and the duty is a suspect now: a suspect goes only to a shard that isn't preparing or attaching anything.
     """
     due: dict[str, list[int]] = {}
     for number, name in state.duties.preparing:
@@ -249,8 +249,8 @@ def _tidy_shard(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
 
 
 def _waves(state: State, now_ms: int) -> Iterator[Record]:
-    """Release, some at a time, the duties of shards that leave or no longer take their pallet, and the duties that a
-    person has assigned to another shard.
+    """Release, some at a time, the duties of shards that leave or no longer take their pallet; and all duties that are
+    pinned to another shard.
     """
     epochs, going = Epochs(state.duties.next_epoch), _going(state)
     found = 0
@@ -263,7 +263,7 @@ def _waves(state: State, now_ms: int) -> Iterator[Record]:
 
 
 def _going(state: State) -> set[str]:
-    """The shards that may have duties for other shards to take over."""
+    """The shards that may have duties that other shards should get."""
     emptied, duties = _emptied(state), state.duties
     shards = ((name, duties.shards[name]) for name in duties.on_shard)
     found = {name for name, shard in shards if shard.state != _LIVE or (emptied and shard.node in emptied)}
@@ -274,7 +274,7 @@ def _going(state: State) -> set[str]:
 
 
 def _emptied(state: State) -> set[str]:
-    """The nodes whose shards get no duties."""
+    """The nodes that are being drained: their shards get no duties."""
     return {node.id for node in state.nodes.values() if node.emptied}
 
 
@@ -297,7 +297,7 @@ def _free(state: State, shard: Shard, pallet: Pallet | None = None) -> int:
 
 
 def _leaving(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
-    """Release everything; a duty without another place has to wait for one."""
+    """Release the shard's duties, some at a time, also those for which there is no other shard yet."""
     held = state.duties.on_shard[shard.name].values()
     due = (one.duty for one in held if one.state in _HAS)
     prepares = [one.duty for one in held if one.state == _A.ASSIGNMENT_STATE_PREPARING]
@@ -309,8 +309,8 @@ def _leaving(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
 def _moved_away(
     state: State, shard: Shard, pallet: Pallet, reason: str, epochs: Epochs, now_ms: int
 ) -> Iterator[Record]:
-    """Release only the duties that have a place elsewhere; stationary ones stay. The wait for a shard to prepare ends
-    after PREPARED_WITHIN_MS.
+    """Release the duties that have a place on another shard, except stationary ones. With a warm hand-over, the other
+    shard prepares first; this shard waits for that at most PREPARED_WITHIN_MS.
     """
     prepared_for = _prepared_for(state, shard, pallet)
     late = [number for number, since_ms in prepared_for.items() if now_ms - since_ms >= PREPARED_WITHIN_MS]
@@ -334,8 +334,8 @@ def _moved_away(
 
 
 def _prepared_for(state: State, shard: Shard, pallet: Pallet) -> dict[int, int]:
-    """The duties that the shard is to release once others are prepared for them, with the time since which the others
-    prepare. Duties that a migration moves are left out.
+    """The duties that the shard is to release once another shard has prepared for them. By duty: since when the other
+    shard prepares. Duties that a migration moves are left out.
     """
     if not pallet.warm:
         return {}
@@ -352,7 +352,7 @@ def _prepared_for(state: State, shard: Shard, pallet: Pallet) -> dict[int, int]:
 
 
 def _movable(state: State, shard: Shard, pallet: Pallet) -> Iterator[Duty]:
-    """The shard's duties of the pallet that may be moved, and that nothing else is being done with."""
+    """The shard's duties of the pallet that may be moved, that no operation moves, and for which no shard prepares."""
     for one in state.duties.on_shard[shard.name].values():
         row = state.duties.duties[one.duty]
         is_left_alone = Placed.duty(row.number) in state.moving or len(state.duties.assignments(row.number)) > 1
@@ -361,7 +361,9 @@ def _movable(state: State, shard: Shard, pallet: Pallet) -> Iterator[Duty]:
 
 
 def _places_for(state: State, pallet: Pallet, duties: list[Duty], now_ms: int) -> dict[int, str]:
-    """By duty, the shard to which it could go, after the places of the duties that are being released already."""
+    """By duty, the shard to which it could go. Duties that are already being released get their places first; if one of
+    them has none, no further duty has one.
+    """
     on_their_way = [
         state.duties.duties[one.duty]
         for name, count in state.duties.releasing.items()
@@ -379,7 +381,7 @@ def _places_for(state: State, pallet: Pallet, duties: list[Duty], now_ms: int) -
 
 
 def _pinned_elsewhere(state: State, now_ms: int) -> Iterator[Record]:
-    """Release duties that a person has assigned to another shard, except those that their shard gives up anyway."""
+    """Release duties that are pinned to another shard, except those that `_waves` releases in any case."""
     due: dict[tuple[str, str], list[int]] = {}
     for number in state.duties.pinned:
         row, holder = state.duties.duties[number], state.duties.holder(number)
@@ -400,7 +402,7 @@ def _takes(state: State, duty: Duty, name: str) -> bool:
 
 
 def describe_unplaced(state: State, distributor: Distributor, duty: Duty, now_ms: int) -> str:
-    """The reason why no shard has the duty, for people; "" if one has it."""
+    """The reason, for people, why no shard has the duty; "" if a shard has it."""
     if duty.number not in state.duties.nowhere.get(duty.pallet, {}):
         return ""
     why = distributor.why_unplaced(duty)

@@ -1,4 +1,4 @@
-"""Changes of pallets and duties by clients and people: all changes of a request are made, or none."""
+"""Changes of pallets and duties by clients and people. Either all changes of a request are made, or none is."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -200,7 +200,7 @@ class _Batch:
         if row is None or row.deleting:
             raise unknown_duty(pallet, id_)
         if kind == "update" and _is_stored(row, change.update):
-            return  # asked again: the answer was lost
+            return  # the client asks again: the answer was lost
         _check_version("duty", duty_name(row), row.version, change.if_version)
         if kind == "update":
             self._update(change.update, row)
@@ -217,7 +217,7 @@ class _Batch:
         name = f"{spec.pallet}/{spec.id}"
         if row is not None:
             if not row.deleting and _is_stored(row, spec):
-                return  # asked again: the answer was lost
+                return  # the client asks again: the answer was lost
             text = "is being deleted: its shard has yet to release it" if row.deleting else "is there already"
             raise MinkaError(Code.DUTY_EXISTS, f"duty {name} {text}", duty=name)
         if spec.synthetic and (spec.lazy or spec.stationary):
@@ -247,7 +247,7 @@ class _Batch:
 
         def change(new: Duty) -> None:
             new.version, new.changed_ms = row.version + 1, self._now_ms
-            _let_try_again(new)  # they may have failed because of the old content
+            _let_try_again(new)  # shards may have failed to attach it because of the old content
             if spec.HasField("weight"):
                 new.weight = spec.weight
                 new.ClearField("reported_weight")
@@ -257,7 +257,7 @@ class _Batch:
         self._rows.append(duty_with(row, change))
 
     def _delete(self, row: Duty) -> None:
-        """Remove the duty, at once if no shard may have it, otherwise when the shards have released it."""
+        """Remove the duty: at once if no shard may have it, else once the shards have released it."""
         assignments = self._state.assignments(row.number)
         for one in assignments:
             if one.state in _HAS:
@@ -270,7 +270,7 @@ class _Batch:
             self._removed.append(row.number)
 
     def _pin(self, pin: DutyPin, row: Duty) -> None:
-        """Pin or unpin the duty. After this, a stationary duty whose shard has failed may be placed again."""
+        """Pin or unpin the duty. This also lets a stationary duty whose shard has failed be placed again."""
         if row.synthetic:
             name = duty_name(row)
             raise MinkaError(Code.INVALID_DUTY, f"duty {name} is synthetic: it is on every shard", duty=name)
@@ -296,10 +296,10 @@ def _may_hold(one: Assignment) -> bool:
 
 
 def _is_stored(row: Duty, spec: DutySpec) -> bool:
-    """True if this same request has made the row: each id of a payload is used only once."""
+    """True if this request has made the row before: each id of a payload is used only once."""
     return bool(spec.payload_id) and row.payload_id == spec.payload_id
 
 
 def removed_when_released(state: DutyState) -> Iterator[int]:
-    """The deleted duties that no shard has."""
+    """The duties that are being deleted and that all shards have released."""
     return (number for number in state.deleting if not state.assignments(number))

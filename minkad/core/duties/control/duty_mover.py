@@ -1,5 +1,5 @@
-"""Moves a duty from one shard to another: the source releases it, then the target gets it. With a warm hand-over the
-target prepares for it first.
+"""Moves a duty from one shard to another: the source releases the duty, then the target gets it. With a warm hand-over,
+the target prepares first.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +20,9 @@ from minkad.core.state import State, duty_name
 _M, _A = MigrationState, AssignmentState
 _HAS: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_ATTACHED)
 
-MOVES_PER_SHARD: Final = 50  # at once for one shard, unless the pallet sets another number
+MOVES_PER_SHARD: Final = 50  # for one shard at once, unless the pallet sets another number
 MOVES_IN_CLUSTER: Final = 1000
-PREPARED_WITHIN_MS: Final = 10_000  # after that it is handed over unprepared
+PREPARED_WITHIN_MS: Final = 10_000  # after this time the duty is handed over without preparation
 
 
 class DutyMover:
@@ -34,7 +34,7 @@ class DutyMover:
         return f"duty {id_}" if row is None else duty_name(row)
 
     def impossible(self, state: State, migration: Migration) -> str | None:
-        """The duty isn't where the plan found it, or is kept for a shard that is away, or its target can't have it."""
+        """The reason: the duty isn't where the plan found it, is kept for another shard, or can't go to the target."""
         row, holder = state.duties.duties.get(migration.duty), state.duties.holder(migration.duty)
         if row is None or row.deleting:
             return "it was deleted"
@@ -45,7 +45,7 @@ class DutyMover:
         return _no_target(state, migration)
 
     def obstacle(self, state: State, migration: Migration) -> str | None:
-        """The source is releasing it for another reason, or another shard prepares for it."""
+        """The reason to wait: the source releases the duty for another reason, or another shard prepares for it."""
         holder = state.duties.holder(migration.duty)
         if holder is None or holder.state not in _HAS:
             return f"{migration.source} is releasing it"
@@ -63,9 +63,7 @@ class DutyMover:
         return [migration.source, migration.target]
 
     def busy_besides(self, state: State) -> Mapping[str, int]:
-        """By shard, the number of duties that it was given and has yet to attach: it shouldn't get more than it can
-        take.
-        """
+        """By shard, the number of duties that it was given and has yet to attach; they count for its limit, too."""
         return state.duties.taking
 
     def begin(self, state: State, migrations: Sequence[Migration], now_ms: int) -> list[Record]:
@@ -92,8 +90,8 @@ class DutyMover:
         return records
 
     def go_on(self, state: State, migrations: Sequence[Migration], live: Live, now_ms: int) -> list[Record]:
-        """Give released duties to their targets. If the target can't have the duty, the migration ends and another
-        shard gets it.
+        """Give released duties to their targets. If a target can't have its duty, the migration ends, and another shard
+        gets the duty.
         """
         records, given, unprepared = list[Record](), list[Migration](), list[Migration]()
         for migration in migrations:
@@ -128,7 +126,7 @@ class DutyMover:
         return reason, f"look at what {migration.source} logs, or stop its process"
 
     def refusal_to_go_back(self, state: State, migration: Migration, live: Live) -> str | None:
-        """It can always go back: its source still has the duty."""
+        """None: a migration can always go back, as its source still has the duty."""
         return None
 
     def go_back(self, state: State, migration: Migration, live: Live, now_ms: int, reason: str) -> list[Record]:

@@ -1,4 +1,4 @@
-"""The plan that moves a pallet's duties as its balancer wants, and the operation that carries it out."""
+"""The plan that a pallet's balancer makes for its duties, and the operation that carries the plan out."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ from minkad.core.duties.placement import DutyPlan, ShardRoom, compare
 from minkad.core.duties.placement import ShardBalance as PlannedBalance
 from minkad.core.state import Assignment, State, duty_name, weight_of
 
-MOVES_AT_ONCE = 1000  # in one automatic operation
+MOVES_AT_ONCE = 1000  # moves of one automatic operation, at most
 _KEPT: Final = AssignmentState.ASSIGNMENT_STATE_KEPT
 _RELEASING: Final = AssignmentState.ASSIGNMENT_STATE_RELEASING
-_SHOWN = 5  # reasons of one kind in a plan's notes
+_SHOWN = 5  # of the duties without a place, the plan's notes show this many
 
 
 def pallet_named(state: State, pallet: str) -> Pallet:
@@ -75,7 +75,7 @@ def _plan_of(state: State, pallet: Pallet, duties: Sequence[Duty], found: Sequen
 
 
 def _moves(state: State, plan: DutyPlan) -> Iterator[Move]:
-    """The moves of duties that a shard has; other duties are placed without a plan."""
+    """The plan's moves of duties that have a shard; duties without a shard are placed without a plan."""
     for move in plan.moves:
         row, holder = state.duties.duties[move.number], state.duties.holder(move.number)
         if holder is not None:
@@ -130,8 +130,8 @@ def held_back(state: State, pallet: Pallet, found: list[ShardRoom]) -> str:
 
 
 def _is_being_emptied(state: State, pallet: Pallet, name: str, found: list[ShardRoom]) -> bool:
-    """True if duties of the pallet will leave the shard, which gets none. Duties that are kept for it, are stationary
-    or have no other place stay, perhaps for very long.
+    """True if duties of the pallet are going to leave this shard, which gets no more duties. This doesn't wait for
+    duties that are kept for the shard, are stationary or have no other place: they may stay for very long.
     """
     shard = state.duties.shards[name]
     if shard.state == ShardState.SHARD_STATE_AWAY:
@@ -149,7 +149,7 @@ def _is_being_emptied(state: State, pallet: Pallet, name: str, found: list[Shard
 
 
 def _held(state: State, pallet: Pallet, name: str) -> Iterator[tuple[Assignment, Duty]]:
-    """The pallet's duties that the shard may have now, without deleted and synthetic ones."""
+    """The pallet's duties that the shard may have now, except synthetic duties and those that are being deleted."""
     for one in state.duties.on_shard[name].values():
         row = state.duties.duties[one.duty]
         is_meant = row.pallet == pallet.id and not (row.synthetic or row.deleting)
@@ -219,19 +219,19 @@ def problem_of(state: State, move: Move) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class BalancePallet(Begins):
-    """A pallet's balancer finds its duties out of balance. Moves that no longer hold are left out."""
+    """A pallet's balancer has found its duties out of balance. Moves that are no longer possible are left out."""
 
     plan: Plan
 
     def operation(self, state: State) -> Operation | None:
-        """The operation; None if no move of the plan still holds."""
+        """The operation; None if no move of the plan is still possible."""
         if not any(problem_of(state, move) is None for move in self.plan.moves):
             return None
         return Operation(automatic=True, reason=self.plan.reason, rebalance=RebalanceOperation(pallet=self.plan.pallet))
 
     def migrations(self) -> list[Migration]:
-        """The first MOVES_AT_ONCE of the plan's moves; moves that no longer hold are cancelled as they begin. Another
-        plan will have the rest.
+        """The first MOVES_AT_ONCE of the plan's moves; another plan will have the rest. A move that is no longer
+        possible is cancelled when its turn comes.
         """
         return [migration_of(move) for move in self.plan.moves[:MOVES_AT_ONCE]]
 
@@ -242,5 +242,5 @@ class Rebalances(OperationKind):
     shifts_load: ClassVar[bool] = False
 
     def told(self, state: State, operation: Operation) -> str:
-        """The command's name, and the pallet's."""
+        """The name of the command, and that of the pallet."""
         return f"pallet rebalance {operation.rebalance.pallet}"

@@ -1,4 +1,4 @@
-"""Records from rows of shards and duties."""
+"""Makes records from rows of shards and duties."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -6,11 +6,11 @@ from minka.v1.duties_pb2 import AssignmentState, DutiesChanged, Duty, Shard, Sha
 from minka.v1.records_pb2 import Record
 from minkad.core.state import assignments_changed, slices
 
-DUTIES_A_RECORD = 250  # a few milliseconds to apply
+DUTIES_A_RECORD = 250  # such a record takes a few milliseconds to apply
 
 
 def shard_with(shard: Shard, change: Callable[[Shard], None]) -> Record:
-    """The record with a changed copy of the row."""
+    """The record that replaces the shard's row by a changed copy."""
     row = Shard()
     row.CopyFrom(shard)
     change(row)
@@ -41,7 +41,7 @@ def duties_changed(rows: Iterable[Duty] = (), removed: Iterable[int] = ()) -> li
 
 
 def duties_in_pieces(rows: Iterable[Duty] = (), removed: Iterable[int] = ()) -> Iterator[Record]:
-    """The records for all rows, some rows in each."""
+    """The records for all rows, with at most DUTIES_A_RECORD duties in each."""
     for some in slices(rows, DUTIES_A_RECORD):
         yield from duties_changed(some)
     for gone in slices(removed, DUTIES_A_RECORD):
@@ -51,20 +51,20 @@ def duties_in_pieces(rows: Iterable[Duty] = (), removed: Iterable[int] = ()) -> 
 def in_state(
     shard: str, state: AssignmentState.ValueType, duties: Iterable[int], now_ms: int, reason: str = ""
 ) -> Iterator[Record]:
-    """The records by which these duties of the shard are in this state from now on. The state doesn't need a new
-    epoch.
+    """The records by which these duties of the shard are in this state from now on. For states without a new epoch:
+    see `Epochs.given` for the others.
     """
     for some in slices(duties, DUTIES_A_RECORD):
         yield Record(assignments_changed=assignments_changed(shard, state, some, now_ms, reason))
 
 
 def stops(shard: Shard) -> str:
-    """The reason why a shard that leaves releases its duties."""
+    """The reason, for people, why a shard that leaves releases its duties."""
     return f"{shard.name} is about to stop"
 
 
 class Epochs:
-    """Gives out the next epochs."""
+    """Gives the next epochs to assignments. For records that are applied in the order in which they are made."""
 
     def __init__(self, next_epoch: int) -> None:
         self.next = next_epoch

@@ -1,9 +1,9 @@
-"""The shards on which a duty couldn't be attached. It is kept from them until a person clears its quarantine, the duty
-is updated, or they run another version of the application.
+"""The shards that couldn't attach a duty. The duty is kept from such a shard until a person clears the quarantine, a
+client updates the duty, or the shard runs another version of the application.
 
-A row remembers at most MAX_QUARANTINES of them. If there are more, the version on which the duty has failed most often
-counts as a whole, and the duty is kept from every shard with this version: otherwise the forgotten shards would try it
-again, for ever. A synthetic duty then stays on the shards that have it, but no other shards with this version get it.
+A row remembers at most MAX_QUARANTINES shards. If there are more, the version with which the duty has failed most often
+counts as a whole, and the duty is kept from every shard that runs it: otherwise shards that the row has forgotten would
+try the duty again and again. A synthetic duty then stays on the shards that have it.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ MAX_OLD_REASON: Final = 100  # characters of earlier reasons
 
 
 def quarantine(state: State, shard: Shard, reason: str, now_ms: int) -> Callable[[Duty], None]:
-    """The change of a duty's row that notes that it couldn't be attached on the shard."""
+    """The change of a duty's row which notes that the shard couldn't attach the duty."""
 
     def change(row: Duty) -> None:
         new = DutyQuarantine(shard=shard.name, shard_version=shard.version, reason=reason[:MAX_REASON], since_ms=now_ms)
@@ -52,7 +52,7 @@ def _counts(shards: Mapping[str, Shard], one: DutyQuarantine) -> bool:
 
 
 def _as_one(found: Sequence[DutyQuarantine], version: str) -> list[DutyQuarantine]:
-    """One quarantine instead of all with this version, with the reason of the newest."""
+    """Replace all quarantines with this version by one for the whole version, with the newest one's reason."""
     newest = [one for one in found if one.shard_version == version][-1]
     reason = f"{newest.shard}: {newest.reason}"[:MAX_REASON] if newest.shard else newest.reason
     whole = DutyQuarantine(shard_version=version, reason=reason, since_ms=newest.since_ms)
@@ -85,7 +85,7 @@ def quarantined_on(state: State, duty: Duty) -> frozenset[str]:
 
 
 def _has_failed_enough(state: State, duty: Duty) -> bool:
-    """True if the duty has failed with as many versions as can be remembered, and all of them run now."""
+    """True if the duty has failed with MAX_QUARANTINES versions, and shards run all of these versions now."""
     if len(duty.quarantines) < MAX_QUARANTINES:
         return False
     versions = {one.shard_version for one in duty.quarantines}
@@ -95,7 +95,7 @@ def _has_failed_enough(state: State, duty: Duty) -> bool:
 
 
 def last_failure(duty: Duty) -> str:
-    """The shard where attaching the duty failed last, and the reason, as a part of a sentence. The duty has a
+    """The last shard that couldn't attach the duty, and the reason, as a part of a sentence. The duty must have a
     quarantine.
     """
     newest = duty.quarantines[-1]

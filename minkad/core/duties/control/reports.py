@@ -20,8 +20,8 @@ WEIGHT_TOLERANCE: Final = 0.1  # of the weight; a smaller change is ignored, her
 
 
 def report(state: State, request: ReportShardsRequest, now_ms: int) -> Steps[None]:
-    """Record what follows from the reports. Each counts only for the assignment with its epoch. Reports of a process
-    that isn't registered are ignored.
+    """Record what follows from the shards' reports. A report about a duty counts only if it names the epoch of the
+    shard's present assignment. Reports of a process that isn't registered are ignored.
     """
     for one in request.reports:
         shard = state.duties.shards.get(one.shard)
@@ -78,8 +78,8 @@ def _may_hold_or_prepare(state: int) -> bool:
 
 
 def _released(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
-    """Take released duties from the shard. A shard that leaves and may come back within its grace keeps its duties,
-    except deleted ones. A stationary duty that was released as planned hasn't failed, and begins like a new one.
+    """Take released duties from the shard. If it leaves and may come back within its grace, its duties are kept for it,
+    except those that are being deleted. A stationary duty that is released as planned counts as new: it hasn't failed.
     """
     leaves = shard.state == ShardState.SHARD_STATE_LEAVING
     keeps = leaves and shard.grace_ms > 0
@@ -94,7 +94,7 @@ def _released(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: 
 
 
 def _finished(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
-    """Delete lazy duties that have ended."""
+    """Delete lazy duties that the shard reports as finished."""
     found = [one.duty for one in _meant(duties, shard, said, _may_hold) if duties.duties[one.duty].lazy]
     yield from in_state(shard.name, _A.ASSIGNMENT_STATE_UNSPECIFIED, found, now_ms)
     preparing: dict[str, list[int]] = {}
@@ -107,9 +107,9 @@ def _finished(duties: DutyState, shard: Shard, said: Iterable[Holding], now_ms: 
 
 
 def _failed(state: State, shard: Shard, said: Iterable[FailedDuty], now_ms: int) -> Iterator[Record]:
-    """Take failed duties from the shard, so that others try them. It doesn't get them again until a person clears the
-    quarantine, the duty is updated, or the shard runs another version. A duty that it couldn't prepare for stays where
-    it is.
+    """Take from the shard the duties that it couldn't attach, so that other shards try them. The shard doesn't get such
+    a duty again until a person clears the quarantine, a client updates the duty, or the shard runs another version. If
+    the shard couldn't prepare for a duty, the duty stays where it is.
     """
     duties = state.duties
     reasons = {one.holding.duty: one.reason for one in said}
@@ -133,12 +133,12 @@ def _weighed(duties: DutyState, shard: Shard, said: Iterable[tuple[Holding, int]
 
 
 def _differs(weight: int, known: int) -> bool:
-    """True if the weight counts. The SDK reports by the same rule, and never repeats a weight."""
+    """True if the weight is recorded. The SDK also applies this rule, and never reports one weight twice."""
     return weight != known and abs(weight - known) >= WEIGHT_TOLERANCE * known
 
 
 def _prepared(state: State, shard: Shard, said: Iterable[Holding], now_ms: int) -> Iterator[Record]:
-    """Let the shards that have the duties for which this shard is prepared release them; then this shard gets them."""
+    """This shard is prepared for duties: let the shards that have them release them. Then this shard gets them."""
     by_holder: dict[str, list[int]] = {}
     for one in _meant(state.duties, shard, said, lambda s: s == _A.ASSIGNMENT_STATE_PREPARING):
         holder = state.duties.holder(one.duty)

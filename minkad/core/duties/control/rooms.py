@@ -26,7 +26,7 @@ from minkad.core.duties.placement import BALANCERS, BalancerSettings, FillBy, Pl
 from minkad.core.duties.placement import Balancer as DutyBalancer
 from minkad.core.state import Placed, State, duty_name, weight_of
 
-_RANK_POINTS: Final = 10  # this many points of penalty lower a shard's rank by one
+_RANK_POINTS: Final = 10  # this many points of penalty make a shard's rank greater, so worse, by one
 _DEFAULT_KIND: Final = BalancerKind.BALANCER_KIND_CAPACITY_WORKLOAD
 
 
@@ -36,7 +36,7 @@ def capacity_of(shard: Shard, pallet: str) -> PalletCapacity | None:
 
 
 def refusal(state: State, shard: Shard) -> str:
-    """The reason why the shard gets no duties at present; "" if it may get some."""
+    """The reason why the shard gets no duties at present, as a part of a sentence; "" if it may get duties."""
     if shard.state != ShardState.SHARD_STATE_LIVE:
         name = ShardState.Name(shard.state).removeprefix("SHARD_STATE_")
         return f"it is {name}: {shard.state_reason}"
@@ -85,13 +85,13 @@ def versions(state: State, found: Iterable[ShardRoom]) -> list[str]:
 def without(
     found: Iterable[ShardRoom], kept: Iterable[str], why: str = "runs another version of the application"
 ) -> list[ShardRoom]:
-    """The same rooms, but only `kept` accept duties. `why`: the reason for others that would accept some."""
+    """These rooms, but only those of `kept` accept duties. `why`: the reason for the others, if they have none yet."""
     names = set(kept)
     return [room if room.name in names else replace(room, accepts=False, why=room.why or why) for room in found]
 
 
 def with_quarantined(state: State, found: Iterable[ShardRoom]) -> list[ShardRoom]:
-    """The same rooms, but quarantined shards accept duties as well: such a shard is better than none."""
+    """These rooms, but quarantined shards accept duties, too: such a shard is better than no shard."""
     return [replace(room, accepts=True, why="") if _is_last_resort(state, room.name) else room for room in found]
 
 
@@ -101,7 +101,7 @@ def _is_last_resort(state: State, name: str) -> bool:
 
 
 def is_canary(duty: Duty, canary: Canary) -> bool:
-    """True if the duty belongs to the share for the canary's version; it is the same share each time."""
+    """True if the duty is one of those for the canary's version. The duty's name decides, so this never changes."""
     return crc32(duty_name(duty).encode()) % 100 < canary.percent
 
 
@@ -125,7 +125,9 @@ def placed_duty(state: State, duty: Duty) -> PlacedDuty:
 
 
 def may_be_placed(pallet: Pallet, duty: Duty) -> bool:
-    """True if a duty that is nowhere may be given to a shard. After a failure this may be up to a person."""
+    """True if a duty that is nowhere may be given to a shard automatically. With `on_failure: leave`, a person decides
+    this for a stationary duty whose shard has failed.
+    """
     return not (duty.was_attached and pallet.on_failure == OnFailure.ON_FAILURE_LEAVE)
 
 
@@ -154,8 +156,9 @@ def settings_of(balancer: Balancer) -> BalancerSettings:
 def groups(
     state: State, pallet: Pallet, duties: Sequence[Duty], found: list[ShardRoom]
 ) -> list[tuple[list[Duty], list[ShardRoom]]]:
-    """Divides duties and shards into groups that are placed separately: with a canary, its share of the duties goes to
-    the shards with its version. If all shards that accept duties run this version, or none does, there is one group.
+    """Divides duties and shards into groups that are placed separately. With a canary, there are two: the canary's
+    duties with the shards that run its version, and all other duties with all other shards. If one of these groups
+    would have no shard that accepts duties, there is one group of all.
     """
     if not pallet.HasField("canary"):
         return [(list(duties), found)]

@@ -22,7 +22,7 @@ _SAID: Final = ("node", "version", "grace_ms")
 
 
 def is_registered(shard: Shard | None) -> bool:
-    """True if the shard's process may have duties."""
+    """True if the shard has a process that may have duties."""
     return shard is not None and shard.state in REGISTERED
 
 
@@ -33,15 +33,15 @@ def is_process(shard: Shard, incarnation: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RegisterShard(OwnCommand):
-    """A shard's process registers. `holder_alive`: the process registered with this name may hold a clearance."""
+    """A shard's process registers. `holder_alive`: the process that has this name now may hold a clearance."""
 
     shard: Shard
     holder_alive: bool
 
 
 def register(state: State, command: RegisterShard, now_ms: int) -> Steps[None]:
-    """Register a process. Raises SHARD_NAME_TAKEN while another process of the name may hold a clearance, and
-    SHARD_FENCED for a process that was taken for dead.
+    """Register a process. Raises SHARD_NAME_TAKEN while another process with this name may hold a clearance, and
+    SHARD_FENCED for a process that counts as dead.
     """
     said, duties = command.shard, state.duties
     old = duties.shards.get(said.name)
@@ -95,8 +95,8 @@ def _new_row(duties: DutyState, said: Shard, old: Shard | None, now_ms: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class FailShards(OwnCommand):
-    """The failure detector has not heard from these shards for too long. `reasons`: by shard. `unheard`: the shards
-    that this controller has never heard; perhaps only their connection to the cluster is lost, not their process.
+    """The failure detector hasn't heard from these shards for too long. `reasons`: by shard. `unheard`: the shards from
+    which this controller has never heard; perhaps they have only lost their connection to the cluster.
     """
 
     reasons: Mapping[str, str]
@@ -104,7 +104,7 @@ class FailShards(OwnCommand):
 
 
 def fail(state: State, command: FailShards, now_ms: int) -> Steps[None]:
-    """The shards' clearances are over. Their duties are kept for the next process of the same name, or are free."""
+    """The shards' clearances have ended. Their duties are kept for the shards' next processes, or are free."""
     for name, reason in command.reasons.items():
         shard = state.duties.shards.get(name)
         if shard is not None and is_registered(shard):
@@ -113,8 +113,8 @@ def fail(state: State, command: FailShards, now_ms: int) -> Steps[None]:
 
 
 def _crashed(duties: DutyState, shard: Shard, reason: str, now_ms: int, *, was_heard: bool = True) -> Iterator[Record]:
-    """The shard's process has ended without a word, unless it was about to stop. If this controller never heard it,
-    this isn't certain, and neither its duties nor its next process are blamed.
+    """The shard's process has ended: without notice, unless it was about to stop. `was_heard`: this controller has
+    heard from the process. Otherwise the crash isn't certain, and nobody blames the duties or the next process for it.
     """
     if shard.state == _S.SHARD_STATE_LEAVING:
         yield from _gone(duties, shard, reason, now_ms, 0)
@@ -127,7 +127,7 @@ def _crashed(duties: DutyState, shard: Shard, reason: str, now_ms: int, *, was_h
 def _gone(
     duties: DutyState, shard: Shard, reason: str, now_ms: int, points: int, *, crashed: bool = False
 ) -> Iterator[Record]:
-    """The shard's process no longer has any duties. Without penalty `points` the next one begins as a new shard."""
+    """The shard's process no longer has duties. Without penalty `points`, the row also loses earlier penalties."""
     keeps = shard.grace_ms > 0
 
     def change(row: Shard) -> None:
@@ -145,8 +145,8 @@ def _gone(
 
 
 def let_go(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
-    """The duties of a process that is gone are kept for the shard while it is AWAY. Otherwise they are free, and so are
-    those that may have ended the process. A former controller may have left this half done.
+    """While the shard is AWAY, keep the duties of its former process for it, except suspects. Free all its other
+    duties. An earlier controller may have done a part of this.
     """
     kept, free = list[int](), list[int]()
     for one in duties.on_shard.get(shard.name, {}).values():
@@ -168,7 +168,7 @@ class NoteFlap(OwnCommand):
 
 
 def note_flap(state: State, command: NoteFlap, now_ms: int) -> Steps[None]:
-    """Lower the shard's score. If it is too low, the shard gets for a while only duties that no other shard takes."""
+    """Lower the shard's score. If the score is then below QUARANTINED_BELOW, quarantine the shard."""
     shard = state.duties.shards.get(command.shard)
     if shard is None or shard.state != _S.SHARD_STATE_LIVE or shard.incarnation != command.incarnation:
         return

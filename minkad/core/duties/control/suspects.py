@@ -1,12 +1,12 @@
-"""Suspects: duties that may end the processes that attach them, by a segmentation fault or by the memory that they
-take. Without care such a duty would go from shard to shard, and end them all.
+"""Suspects: duties that may end each process that attaches them, by a segmentation fault or by their use of memory.
+Without care such a duty would go from shard to shard, and end all of them.
 
-When a shard fails, the duties that it was given and has not attached yet may be the cause. Of these, the duties that
-were in this position most often take the blame, so that duties that were only beside a suspect aren't blamed. From the
-second time on a duty is a suspect. Suspects are tried by one shard at a time, which attaches nothing else meanwhile.
-Many suspects are tried in groups, since most are innocent; after each failure of a shard the groups are smaller. A
-suspect that was tried alone in vain is kept away from all shards, each time for twice as long. A duty that is attached
-is beyond suspicion.
+When a shard fails, the duties that it was given and hadn't attached yet may be the cause. Only those of them with the
+most failures so far are blamed, so a duty that only happened to be there with a suspect isn't. A duty that was blamed
+twice is a suspect. One shard at a time tries suspects, and attaches nothing else meanwhile. Many suspects are tried in
+groups, since most are innocent; after each failure of a shard the groups are smaller. If a shard fails while it tries
+one suspect alone, no shard gets this suspect for a while: 30 s, then 60 s, 120 s, and so on, up to an hour.
+Once a duty is attached, it is no longer a suspect.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,30 +21,30 @@ from minkad.core.state import Assignment, DutyState, duty_name
 
 _A = AssignmentState
 
-SUSPECT_FROM: Final = 2  # failures of shards
-KEPT_AWAY_FROM: Final = 3  # if it was tried alone the last time
+SUSPECT_FROM: Final = 2  # failures of shards for which a duty was blamed
+KEPT_AWAY_FROM: Final = 3  # such failures, if the duty was tried alone the last time
 FEW: Final = 16  # at most this many suspects are tried one by one
 FIRST_PAUSE_MS: Final = 30_000
 LONGEST_PAUSE_MS: Final = 3_600_000
-PIECE: Final = 500  # suspects of a kind for which a shard is sought at once
-SLOW_TRIAL_MS: Final = 10_000  # longer trials don't keep their shard or the next trial waiting
+PIECE: Final = 500  # at most this many suspects of a kind are looked at in one search for a shard
+SLOW_TRIAL_MS: Final = 10_000  # after this time a trial no longer keeps its shard, or the next trial, waiting
 _IS_GIVEN: Final = (_A.ASSIGNMENT_STATE_ASSIGNED, _A.ASSIGNMENT_STATE_PREPARING)
 
 
 def is_suspect(row: Duty) -> bool:
-    """True if the duty is given only to shards that attach nothing else."""
+    """True if the duty is a suspect: it goes only to a shard that attaches nothing else."""
     return row.suspicion.failures >= SUSPECT_FROM
 
 
 def is_quarantined(row: Duty) -> bool:
-    """True if the duty is kept from some shards, or from all: attaching it has failed there, or ended processes."""
+    """True if the duty is kept from some or all shards: they couldn't attach it, or ended while they attached it."""
     return is_suspect(row) or bool(row.quarantines)
 
 
 def blame(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
-    """The shard has failed: note this for the duties that may be the cause. These are the duties that it had not
-    attached, even if it was told to release them after its process had ended. Duties that a client has changed since
-    the shard got them are tried again at once.
+    """The shard has failed: blame the duties that may be the cause. These are duties that the shard hadn't attached,
+    even if it was told to release them after its process had ended. A duty that a client has changed since the shard
+    got it isn't kept away: it is tried again at once.
     """
     held = duties.on_shard.get(shard.name, {}).values()
     attaching = [(duties.duties[one.duty], one) for one in held if not one.was_attached]
@@ -62,17 +62,17 @@ def blame(duties: DutyState, shard: Shard, now_ms: int) -> Iterator[Record]:
 
 
 def pause_ms(failures: int) -> int:
-    """The milliseconds for which a duty is kept away after this number of failures."""
+    """The milliseconds for which a duty is kept away after this number of failures: 30,000 after 3, 60,000 after 4."""
     return min(FIRST_PAUSE_MS << min(failures - KEPT_AWAY_FROM, 20), LONGEST_PAUSE_MS)
 
 
 def clear(row: Duty) -> None:
-    """The duty has been attached."""
+    """Clear the suspicion: the duty has been attached."""
     row.ClearField("suspicion")
 
 
 def try_again(row: Duty) -> None:
-    """A person wants a suspect to be tried again at once; it stays one until it is attached."""
+    """A person wants the duty to be tried again at once. A suspect stays a suspect until it is attached."""
     if is_suspect(row):
         row.suspicion.retry_ms = 0
     else:
@@ -80,26 +80,26 @@ def try_again(row: Duty) -> None:
 
 
 def trying(duties: DutyState, now_ms: int) -> set[str]:
-    """The shards that are trying suspects."""
+    """The shards that are trying suspects now, without those whose trials take longer than SLOW_TRIAL_MS."""
     tried = (pair for pair in duties.attaching if pair[0] in duties.suspected and is_suspect(duties.duties[pair[0]]))
     found = (duties.assignment(*pair) for pair in tried)
     return {one.shard for one in found if one is not None and _is_trial(one, now_ms)}
 
 
 class Alike(NamedTuple):
-    """Suspects of one pallet that have failed equally often, all synthetic or none."""
+    """Suspects of one pallet with equally many failures; all of them are synthetic, or none is."""
 
     first: list[Duty]  # at most PIECE, in the order of their trials
-    total: int  # the number of all of them
+    total: int  # the number of all these suspects, also beyond PIECE
 
     @property
     def together(self) -> int:
-        """The number tried together, chosen so that both the trials and the shards that may fail in them are few."""
+        """The number of suspects to try together: 10 of 100, so neither trials nor failing shards are many."""
         return isqrt(self.total) if self.total > FEW else 1
 
 
 def due(duties: DutyState, now_ms: int, may_be_tried: Callable[[Duty], bool]) -> list[Alike]:
-    """The suspects that may be tried now, the least suspected first."""
+    """The suspects that may be tried now, those with the fewest failures first."""
     rows = map(duties.duties.__getitem__, duties.suspected)
     free = (row for row in rows if is_suspect(row) and row.suspicion.retry_ms <= now_ms and not row.deleting)
     kinds: dict[tuple[int, str, bool], list[Duty]] = {}
@@ -111,7 +111,7 @@ def due(duties: DutyState, now_ms: int, may_be_tried: Callable[[Duty], bool]) ->
 
 
 def _is_placed(duties: DutyState, row: Duty, now_ms: int) -> bool:
-    """True if the duty need not be tried: it has its shard, or, if it is synthetic, one shard is trying it."""
+    """True if nobody has to try the duty now: a shard has it, or, if it is synthetic, a shard is trying it."""
     if not row.synthetic:
         return duties.holder(row.number) is not None
     return any(_is_trial(one, now_ms) for one in duties.assignments(row.number) if one.state in _IS_GIVEN)
@@ -126,7 +126,7 @@ def _turn(row: Duty) -> tuple[int, int, int]:
 
 
 def why(row: Duty, now_ms: int) -> str:
-    """The reason why a suspect is nowhere, as a sentence without its full stop."""
+    """The reason why no shard has the suspect, as a sentence without its full stop."""
     said = row.suspicion
     left = said.retry_ms - now_ms
     when = f"in {-(-left // 1000):,} s" if left > 0 else "as soon as one attaches nothing else"

@@ -1,4 +1,4 @@
-"""Synthetic duties: each is on every shard that takes its pallet."""
+"""Synthetic duties: every shard that takes the pallet has each of them."""
 
 from collections.abc import Collection, Iterator
 
@@ -15,7 +15,7 @@ def lacking_on(state: State, shard: Shard, pallets: Collection[str], *, with_sus
     held = state.duties.on_shard.get(shard.name, {})
     for pallet in (one.pallet for one in shard.pallets if one.pallet in pallets):
         some = state.duties.synthetic[pallet]
-        # Most shards have all; this is the quickest way to see it.
+        # Most shards have all synthetic duties; this is the quickest way to see it.
         if not some.keys() <= held.keys() and _is_trusted_with(state, shard, pallet):
             rows = (state.duties.duties[number] for number in some if number not in held)
             meant = (row for row in rows if with_suspects or not is_suspect(row))
@@ -23,7 +23,7 @@ def lacking_on(state: State, shard: Shard, pallets: Collection[str], *, with_sus
 
 
 def _is_trusted_with(state: State, shard: Shard, pallet: str) -> bool:
-    """True if the shard is live, or quarantined like every shard that takes the pallet."""
+    """True if the shard is LIVE; or if it is QUARANTINED, and no LIVE shard takes the pallet."""
     if shard.state != _S.SHARD_STATE_QUARANTINED:
         return shard.state == _S.SHARD_STATE_LIVE
     others = (one for one in state.duties.shards.values() if one.state == _S.SHARD_STATE_LIVE)

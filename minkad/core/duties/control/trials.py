@@ -1,6 +1,6 @@
-"""The trials of suspects: which of them one shard attaches next, and nothing else meanwhile.
+"""The trials of suspects: which suspects a shard attaches next, while it attaches nothing else.
 
-One look costs at most two plans for each pallet and number of failures, however many suspects wait, and however long.
+One search for a trial costs at most two plans for each pallet and number of failures, whatever the number of suspects.
 """
 
 from collections.abc import Iterator
@@ -24,8 +24,8 @@ Unplaced = dict[str, dict[int, str]]  # by pallet and duty: the reason why it is
 
 
 def next_trial(state: State, unplaced: Unplaced, now_ms: int) -> Iterator[Record]:
-    """Give the next suspects to a shard that attaches nothing else. Only duties that are SUSPECT in `unplaced` are
-    looked at; if no shard takes them, the reason is noted there.
+    """Give the next suspects to a shard that attaches nothing else. Only synthetic suspects, and suspects that are
+    SUSPECT in `unplaced`, are considered; if no shard takes the latter, `unplaced` gets the reason.
     """
     if not state.duties.suspected:
         return
@@ -58,8 +58,8 @@ def _may_be_tried(state: State, unplaced: Unplaced, row: Duty) -> bool:
 def _trial(
     state: State, some: suspects.Alike, found: list[ShardRoom], busy: set[str], unplaced: dict[int, str]
 ) -> tuple[str, list[int], str] | None:
-    """(shard, duties, reason) if there is a shard for one of these suspects. It gets others as well, as far as it takes
-    them.
+    """(shard, duties, reason) if there is a shard for one of these suspects. The shard also gets others of them, up to
+    `together` in all, if it takes them.
     """
     pallet = state.duties.pallets[some.first[0].pallet]
     open_ = {room.name for room in with_quarantined(state, found) if room.is_open}

@@ -1,7 +1,7 @@
-"""The trust in a shard: a score from 0 to 100, which failures lower and good behaviour brings back.
+"""The trust in a shard: a score from 0 to 100. Failures lower it by points, of which half are gone after 30 s.
 
-A shard with a score below QUARANTINED_BELOW gets only duties that no other shard takes, until its score is TRUSTED_FROM
-again.
+A shard with a score below QUARANTINED_BELOW gets only duties that no other shard takes, until its score is at least
+TRUSTED_FROM. Example: after two silences (100 points) the score is 0, 30 s later 50, and 40 s later 60.
 """
 
 from typing import Final
@@ -11,11 +11,11 @@ from minka.v1.duties_pb2 import Shard
 FULL_SCORE: Final = 100
 QUARANTINED_BELOW: Final = 30
 TRUSTED_FROM: Final = 60
-HALF_LIFE_MS: Final = 30_000
+HALF_LIFE_MS: Final = 30_000  # in this time, a penalty falls to half
 SILENCE: Final = 50  # points for silence beyond the clearance
 FLAP: Final = 15  # points for a heartbeat that came nearly too late
-_MOST: Final = 200  # points
-_THOUSANDTHS: Final = 1000
+_MOST: Final = 200  # points of a penalty: beyond this, further failures don't count
+_THOUSANDTHS: Final = 1000  # of a point, in which rows have penalties
 
 
 def penalty(shard: Shard, now_ms: int) -> float:
@@ -33,7 +33,7 @@ def score(shard: Shard, now_ms: int) -> int:
 
 
 def penalize(shard: Shard, points: int, now_ms: int, *, crashed: bool = False) -> None:
-    """Add penalty points to the shard's row. `crashed`: its process ended without a word."""
+    """Add penalty points to the shard's row. `crashed`: its process has ended without notice."""
     most, more, faded = _MOST * _THOUSANDTHS, points * _THOUSANDTHS, _faded(shard, now_ms)
     shard.penalty = min(most, round(shard.penalty * faded) + more)
     shard.crash_penalty = min(most, round(shard.crash_penalty * faded) + more * crashed)
@@ -41,8 +41,8 @@ def penalize(shard: Shard, points: int, now_ms: int, *, crashed: bool = False) -
 
 
 def inherit(shard: Shard, former: Shard) -> None:
-    """A new process of the shard inherits only the penalty for crashes: it isn't to blame for the late heartbeats of
-    the former one, but a shard that ends without a word again and again isn't trusted.
+    """Give a new process of the shard the former one's penalty for crashes, and no other penalty: the new process isn't
+    to blame for the former one's late heartbeats, but a shard whose processes crash again and again can't be trusted.
     """
     shard.penalty = shard.crash_penalty = former.crash_penalty
     shard.penalty_ms = former.penalty_ms

@@ -47,12 +47,12 @@ def _stays(state: State, duty: Duty, holder: Assignment) -> str:
 
 
 def _would_go(duty: Duty) -> str:
-    """The sentence about a duty that isn't on the shard to which a person has pinned it."""
+    """The sentence about a duty that isn't on the shard to which it is pinned."""
     return f" A person has pinned it to {duty.pinned_to}: it goes there as soon as that shard can have it."
 
 
 def verdicts(state: State, duty: Duty, now_ms: int) -> list[ShardVerdict]:
-    """For each shard, by name: its part in the duty, or the reason why it can't have it."""
+    """For each shard, by name: the state of its assignment, or whether it could have the duty, and if not, why."""
     return [_verdict(state, duty, shard, now_ms) for _, shard in sorted(state.duties.shards.items())]
 
 
@@ -89,7 +89,7 @@ def _impossible(state: State, duty: Duty, shard: Shard) -> str:
 
 
 def _carries(state: State, duty: Duty, shard: Shard) -> str:
-    """What a shard that has the duty carries and can carry, if it has said that."""
+    """The weight and the capacity of a shard that has the duty; "" if the shard states no capacity."""
     said = capacity_of(shard, duty.pallet)
     if said is None or not said.HasField("capacity"):
         return ""

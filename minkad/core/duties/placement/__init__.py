@@ -1,4 +1,4 @@
-"""Balancers of duties: the duties and shards of one pallet in, a plan out. Pure."""
+"""Balancers of duties: pure functions from the duties and shards of one pallet to a plan."""
 
 from minkad.core.duties.placement.compare import Comparison, compare
 from minkad.core.duties.placement.duty_balancers import BALANCERS, Balancer

@@ -1,4 +1,4 @@
-"""Capacity workload: each shard's weight is in proportion to its capacity, so all reach their limits together."""
+"""Capacity workload: each shard's weight is in proportion to its capacity, so all shards are full at the same time."""
 
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
@@ -10,7 +10,7 @@ from minkad.core.duties.placement.workload import WORKLOAD_MOVEMENT, Workload
 
 
 class CapacityWorkload:
-    """A shard without a stated capacity has no limit, and counts as the mean of those with one."""
+    """A shard that states no capacity has no limit. Its share is that of a shard with the mean of the stated ones."""
 
     name: ClassVar = "capacity_workload"
     bound: ClassVar = (
@@ -27,7 +27,7 @@ class CapacityWorkload:
     def rebalance(
         self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
     ) -> DutyPlan:
-        """Waiting duties are placed in the same way; then duties move from the fullest shard to the emptiest one."""
+        """Waiting duties are placed like new ones; then duties move from the fullest shard to the emptiest."""
         return _workload(DutyLayout.of_duties(duties, shards, _measure(shards))).rebalance()
 
 

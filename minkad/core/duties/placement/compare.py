@@ -16,9 +16,10 @@ from minkad.core.duties.placement.snapshot import (
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One balancer's plan in figures, over the open shards. A skew is the highest value over the mean; 1 is even.
+    """One balancer's plan in figures, for the open shards. A skew is the highest value divided by the mean: 1 is even.
 
-    `fullest` and `fill_skew` are about weight / capacity of the shards that state a capacity; None if no shard does.
+    `fullest`: the highest weight / capacity of the shards that state a capacity, and `fill_skew` the skew of these
+    values; None if no shard states one.
     """
 
     balancer: str
@@ -54,7 +55,7 @@ def _row(name: str, plan: DutyPlan) -> Comparison:
 
 
 def skew(values: Iterable[float]) -> float:
-    """The highest value divided by the mean; 1 if there is none, or all are 0."""
+    """The highest value divided by the mean; 1 without values, or if all are 0."""
     values = list(values)
     total = sum(values)
     return max(values) * len(values) / total if total else 1.0

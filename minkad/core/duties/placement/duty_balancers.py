@@ -11,27 +11,28 @@ from minkad.core.duties.placement.spill_over import SpillOver
 
 
 class Balancer(Protocol):
-    """Decides which shard has which duty. The same input gives the same plan, in any order."""
+    """Decides which shard gets which duty. The plan depends only on the input, and not on its order."""
 
     name: ClassVar[str]
     bound: ClassVar[str]  # the greatest distance of a shard from its ideal after a plan
     movement: ClassVar[str]  # the number of moves after one shard joins or leaves
-    # A plan has at most 1 + this × (heaviest / lightest duty) times `minimum_moves`. Light duties may have to move
-    # where the lower bound counts one heavy duty.
+    # A plan has at most (1 + this × heaviest duty / lightest duty) × `minimum_moves`: where the lower bound counts one
+    # heavy duty, the plan may have to move several light ones.
     spread_multiple: ClassVar[float]
 
     def place(self, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> DutyPlan:
-        """Places new duties and moves nothing else. It believes the shards' own numbers of what they have.
+        """Places new duties, and moves no others. What the shards have already, `shards` state by their counts and
+        weights.
 
-        Its cost grows with the new duties and the shards, not with the existing duties.
+        So the cost grows with the new duties and the shards, not with the existing duties.
         """
 
     def rebalance(
         self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
     ) -> DutyPlan:
-        """Places duties that are nowhere, empties shards that take nothing, and balances all with few moves.
+        """Places duties that are nowhere, empties shards that take no duties, and balances all shards with few moves.
 
-        `duties` are all duties of the pallet. Once the plan is applied, the next plan has nothing to move.
+        `duties` are all duties of the pallet. After these moves, the next plan has no moves.
         """
 
 

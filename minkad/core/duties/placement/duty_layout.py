@@ -1,4 +1,4 @@
-"""The duties of each shard while a plan is made, and the resulting plan."""
+"""The duties of each shard while a balancer makes a plan, and the resulting plan."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,18 +12,19 @@ from minkad.core.duties.placement.snapshot import DutyMove, DutyPlan, PlacedDuty
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A balancer's measure of duties (number or weight), and the shards' limits in it. Others have none."""
+    """A balancer's measure of duties (number or weight), and limits by shard; a shard without one isn't limited."""
 
     by_count: bool = False
     limits: Mapping[str, int] | None = None
 
     def size(self, duty: PlacedDuty) -> int:
-        """The amount of a shard that the duty takes."""
+        """The amount that the duty takes of a shard's limit."""
         return 1 if self.by_count else duty.weight
 
 
 class DutyLayout:
-    """A duty that has to leave its shard counts there until it is moved. A shard that isn't open gets nothing.
+    """The duties on each shard after the moves so far; one that has to leave its shard counts there until it is moved.
+    A shard that isn't open gets no duties.
 
     `waiting`: the duties that have to be placed or have to leave, and aren't placed yet.
     """
@@ -32,22 +33,23 @@ class DutyLayout:
         self.shards = {shard.name: shard for shard in sorted(shards, key=lambda shard: shard.name)}
         self.open = [shard.name for shard in self.shards.values() if shard.is_open]
         self.measure = measure
+        # By shard: the number and the weight of its duties; `used` is the one that the balancer measures.
         self.count = dict.fromkeys(self.shards, 0)
         self.weight = dict.fromkeys(self.shards, 0)
         self.used = self.count if measure.by_count else self.weight
         self.limits = {name: float((measure.limits or {}).get(name, math.inf)) for name in self.shards}
-        self.pools = {name: Pool() for name in self.open}
+        self.pools = {name: Pool() for name in self.open}  # the duties that may move from the shard
         self.movable = dict.fromkeys(self.open, 0)  # the part of `used` that can be moved
         self.waiting: list[PlacedDuty] = []
-        self.crowded: list[PlacedDuty] = []  # they fit nowhere, and stay on a shard over its limit
-        self._went: dict[int, tuple[PlacedDuty, str]] = {}
-        self._duties: Sequence[PlacedDuty] = ()
-        self._had_to_go: set[int] = set()
-        self._start: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        self.crowded: list[PlacedDuty] = []  # duties that fit nowhere else, and stay on a shard over its limit
+        self._went: dict[int, tuple[PlacedDuty, str]] = {}  # by number: each duty that was moved, and its last target
+        self._duties: Sequence[PlacedDuty] = ()  # all duties; none for `of_totals`
+        self._had_to_go: set[int] = set()  # the duties that waited at the start
+        self._start: tuple[dict[str, int], dict[str, int]] = ({}, {})  # `count` and `weight` at the start
 
     @classmethod
     def of_totals(cls, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], measure: Measure) -> "DutyLayout":
-        """A layout with the shards' own numbers of what they have; only the new duties can be placed."""
+        """A layout with the counts and weights that `shards` state. Only the new duties can be placed."""
         layout = cls(shards, measure)
         for shard in layout.shards.values():
             layout.count[shard.name], layout.weight[shard.name] = shard.count, shard.weight
@@ -57,7 +59,7 @@ class DutyLayout:
 
     @classmethod
     def of_duties(cls, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], measure: Measure) -> "DutyLayout":
-        """A layout in which the shards have these duties, whatever their own numbers are."""
+        """A layout in which the shards have these duties, whatever counts and weights `shards` state."""
         layout = cls(shards, measure)
         layout._duties = duties
         count, weight, pools, size = layout.count, layout.weight, layout.pools, measure.size
@@ -85,7 +87,7 @@ class DutyLayout:
         return self.limits[shard] - self.used[shard]
 
     def allows(self, duty: PlacedDuty, shard: str) -> bool:
-        """True if the duty may be there at all, room or not."""
+        """True if the duty may be on the shard, whether or not there is room."""
         if shard not in self.pools or shard in duty.not_on:
             return False
         return not duty.only_on or duty.only_on == shard
@@ -119,8 +121,8 @@ class DutyLayout:
         self._went[duty.number] = (duty, target)
 
     def plan(self, ideals: Mapping[str, float], settled: Mapping[str, tuple[float, float]]) -> DutyPlan:
-        """The plan of the moves so far. `settled`: for each open shard, the lowest and the highest amount that are near
-        enough to its ideal.
+        """The plan with the moves so far. `settled`: for each open shard, the lowest and the highest amount that are
+        near enough to its ideal; for the lower bound of moves.
         """
         reasons = Reasons(self.shards, self._start, (self.count, self.weight), self.limits, self.measure.by_count)
         went = [(d, to) for _, (d, to) in sorted(self._went.items(), key=lambda item: item[0]) if d.shard != to]

@@ -1,4 +1,4 @@
-"""Fair workload: equal weight on each shard, whatever its capacity."""
+"""Fair workload: equal weights on all shards, whatever their capacities."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -27,7 +27,7 @@ class FairWorkload:
     def rebalance(
         self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
     ) -> DutyPlan:
-        """Waiting duties are placed in the same way; then duties move from the heaviest shard to the lightest one."""
+        """Waiting duties are placed like new ones; then duties move from the heaviest shard to the lightest."""
         return _workload(DutyLayout.of_duties(duties, shards, Measure()), settings).rebalance()
 
 

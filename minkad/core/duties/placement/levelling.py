@@ -1,4 +1,4 @@
-"""Moves duties from shards that have too much to those that have too little, until no move is worth it."""
+"""Moves duties from shards that have too much to shards that have too little, until no move is worth its cost."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
@@ -7,20 +7,23 @@ from typing import Final
 from minkad.core.duties.placement.duty_layout import DutyLayout
 from minkad.core.duties.placement.snapshot import PlacedDuty
 
-# Shards must differ by at least 1.5 times a duty's size for its move, so that the move lessens the difference by at
-# least that size: with a duty of 10, 15 and 0 become 5 and 10.
+# A duty moves only between shards that differ by at least 1.5 times its size. The move then lessens their difference by
+# at least its size: a duty of 10 turns 15 and 0 into 5 and 10.
 WORTH: Final = 1.5
 
 Rank = tuple[float, int, str]
 
 
 class Levelling:
-    """Levels the heights of the shards. A shard's height is the amount that it has beyond its ideal.
+    """Levels the heights of the shards. A shard's height is its amount less its ideal, so it may be negative.
 
     A duty goes from the highest to the lowest shard if this lessens their difference by at least the duty's size. So
-    levelling ends, and a duty comes back only after a change of about twice its size. A shard is off from when its
-    height exceeds its tolerance until the height is at most `settled` times the tolerance. Nothing moves between two
-    shards if neither is off, or if they differ by less than `least_gap`. Without tolerances all are off.
+    the levelling ends, and a duty comes back only after a change of about twice its size.
+
+    A shard becomes *off* when its height, up or down, exceeds its tolerance, and stays off until the height is at most
+    `settled` times the tolerance. With an ideal of 100, a tolerance of 5 and `settled` 0.2: a shard with 106 is off
+    until it has at most 101. No duty moves between two shards if neither is off, or if they differ by less than
+    `least_gap`. Without tolerances, all shards are off.
     """
 
     def __init__(
@@ -37,8 +40,8 @@ class Levelling:
         self._settled = settled
         self._least_gap = least_gap
         self._height = {name: self._height_of(name) for name in layout.open}
-        self._ranks = sorted(map(self._rank, layout.open))
-        self._off: set[str] = set()
+        self._ranks = sorted(map(self._rank, layout.open))  # of all open shards, the lowest first
+        self._off: set[str] = set()  # the shards that are off; `_is_off` reads it, too
         self._off = {name for name in layout.open if self._is_off(name)}
 
     def run(self) -> bool:
@@ -70,7 +73,7 @@ class Levelling:
         (self._off.add if self._is_off(name) else self._off.discard)(name)
 
     def _next(self) -> tuple[PlacedDuty, str, str] | None:
-        """The duty for the highest shard and the lowest one that it can go to."""
+        """(duty, source, target) of the next move: the highest source and the lowest target whose move is worth it."""
         if not self._off:
             return None
         for height, _, source in reversed(self._ranks):
@@ -87,16 +90,16 @@ class Levelling:
         return None
 
     def _targets(self, source: str) -> Iterator[str]:
-        """The shards that may get a duty, the lowest first. One of the two shards must be off: a source that is too
-        high, or a target that is too low.
+        """The shards that may get a duty from the source, the lowest first. The source must be off and too high;
+        otherwise, only shards that are off and too low may get a duty.
         """
         if source in self._off and self._height[source] > 0:
             return (name for _, _, name in self._ranks)
         return (name for height, _, name in sorted(map(self._rank, self._off)) if height < 0)
 
     def _duty(self, source: str, target: str, gap: float) -> PlacedDuty | None:
-        """The heaviest duty whose move takes neither shard past its ideal; else the lightest, if its move is worth
-        it.
+        """The heaviest duty whose move takes neither shard beyond its ideal (and the slack). If there is none: the
+        lightest duty, if its move is worth it.
         """
         pool = self._layout.pools[source]
         below = min(self._layout.free(target), gap / WORTH)
@@ -107,7 +110,7 @@ class Levelling:
         lightest = pool.lightest(target, at_least=1)
         if lightest is None or self._layout.measure.size(lightest) > below:
             return None
-        return pool.heaviest(target, self._layout.measure.size(lightest))  # the newest of these
+        return pool.heaviest(target, self._layout.measure.size(lightest))  # the newest duty of this size
 
     def _slack_of(self, name: str) -> float:
         return self._tolerances[name] * self._settled if self._tolerances is not None else 0.0

@@ -1,11 +1,11 @@
-"""The lower bound of a plan's moves."""
+"""The lower bound of the number of a plan's moves."""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-_PRECISION: Final = 1e-6  # the rest of a sum may be only a rounding error
+_PRECISION: Final = 1e-6  # up to this share, an amount that is left may be a rounding error
 
 
 def fewest_moves(
@@ -14,11 +14,12 @@ def fewest_moves(
     used: Mapping[str, int],
     settled: Mapping[str, tuple[float, float]],
 ) -> int:
-    """The least number of moves, `had_to_go` included, that can bring each shard between its two amounts.
+    """The least number of moves, those of `had_to_go` included, that can bring each shard between its two amounts of
+    `settled` (lowest, highest).
 
     `had_to_go`: the sizes of the duties that had to go. `movable`: the shards and sizes of the other duties that can be
-    moved. `used`: by shard, without the duties that had to go. The bound assumes that a shard with too much gives its
-    heaviest duties, and one with too little gets duties as heavy as the heaviest of all.
+    moved. `used`: the amount of each shard without the duties that had to go. The bound assumes that a shard with too
+    much gives its heaviest duties away, and that a shard with too little gets duties as heavy as the heaviest of all.
     """
     sizes: defaultdict[str, list[int]] = defaultdict(list)
     greatest = max(had_to_go, default=0)
@@ -40,9 +41,9 @@ def fewest_moves(
 
 
 def _givers(come: int, used: Mapping[str, int], settled: Mapping[str, tuple[float, float]]) -> int:
-    """The least number of shards that have to give something away, if none of them goes below its lower amount.
+    """The least number of shards that have to give duties away until all shards, givers too, have their lowest amount.
 
-    `come`: the amount that the others get in any case.
+    `come`: the amount of the duties that had to go, which shards get in any case.
     """
     spare = [used[shard] - low for shard, (low, _) in settled.items()]
     lacking = -sum(amount for amount in spare if amount < 0) - come

@@ -1,4 +1,4 @@
-"""Shards over their limit: their capacity shrank, or their duties became heavier."""
+"""Shards over their limits: a shard's capacity has shrunk, or its duties have become heavier."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,7 +9,7 @@ Targets = Callable[[], Iterable[str]]  # the open shards, the preferred one firs
 
 
 def relieve(layout: DutyLayout, targets: Targets) -> bool:
-    """Move duties off shards that have too much, with few moves. Returns True if any was moved."""
+    """Move duties away from shards that are over their limits, with few moves. Returns True if any was moved."""
     moved = False
     for source in layout.open:
         while layout.free(source) < 0:
@@ -22,8 +22,8 @@ def relieve(layout: DutyLayout, targets: Targets) -> bool:
 
 
 def note_crowded(layout: DutyLayout) -> None:
-    """Note the fewest duties without which no shard would have too much. They stay where they are: better a duty that
-    runs on a crowded shard than one that doesn't run.
+    """Note, in `crowded`, the fewest duties without which no shard would be over its limit. They stay where they are:
+    it is better that a duty runs on a crowded shard than that it doesn't run.
     """
     for source in layout.open:
         excess, pool = -layout.free(source), layout.pools[source]
@@ -38,7 +38,9 @@ def note_crowded(layout: DutyLayout) -> None:
 
 
 def _surplus(layout: DutyLayout, source: str, targets: Targets) -> tuple[PlacedDuty, str] | None:
-    """The lightest duty that is enough, or the heaviest that fits, and the first target where it fits."""
+    """A duty to move, and its target: the first target where a duty fits. The duty is the lightest that brings the
+    source within its limit, or, if this one doesn't fit, the heaviest that fits.
+    """
     pool, excess = layout.pools[source], -layout.free(source)
     for target in targets():
         free = layout.free(target)

@@ -1,4 +1,4 @@
-"""Places duties that are nowhere or have to leave: each goes to the open shard that is first by a balancer's key."""
+"""Places duties that are nowhere or have to leave: each goes to the open shard with the lowest key of a balancer."""
 
 import heapq
 from collections.abc import Callable, Iterable
@@ -7,25 +7,25 @@ from typing import Any
 from minkad.core.duties.placement.duty_layout import DutyLayout
 from minkad.core.duties.placement.snapshot import PlacedDuty
 
-# The shard with the lowest key comes first. A key grows with the shard's amount; no two shards have the same key.
+# The shard with the lowest key gets the next duty. A key grows with the shard's amount; no two shards have equal keys.
 Key = Callable[[str], tuple[Any, ...]]
 
 
 def heaviest_first(duty: PlacedDuty) -> tuple[int, int, int]:
-    """The sort key that leaves the smallest differences; among equal duties the oldest comes first."""
+    """The sort key for the smallest differences: by weight, the heaviest first; of equal duties, the oldest first."""
     return (-duty.weight, duty.created_ms, duty.number)
 
 
 def oldest_first(duty: PlacedDuty) -> tuple[int, int]:
-    """The sort key by creation."""
+    """The sort key by creation: the oldest first."""
     return (duty.created_ms, duty.number)
 
 
 def place_waiting(
     layout: DutyLayout, order: Callable[[PlacedDuty], tuple[int, ...]], by_size: Key, by_count: Key
 ) -> bool:
-    """Place the waiting duties. Returns True if any was placed. Duties of size 0 go by `by_count`: they don't change a
-    shard's amount, so by size all of them would go to the same shard.
+    """Place the waiting duties. Returns True if any was placed. Duties of size 0 are placed by `by_count`: they don't
+    change a shard's amount, so by `by_size` one shard would get all of them.
     """
     before = len(layout.waiting)
     waiting, size = sorted(layout.waiting, key=order), layout.measure.size
@@ -37,7 +37,7 @@ def place_waiting(
 
 
 class _Queue:
-    """Open shards, the first by the key on top. An entry is outdated once its shard has another key."""
+    """A heap of the open shards, the lowest key on top. An entry is outdated once its shard has another key."""
 
     def __init__(self, layout: DutyLayout, key: Key, duties: Iterable[PlacedDuty]) -> None:
         self._layout = layout
@@ -45,8 +45,8 @@ class _Queue:
         self._keys = {name: key(name) for name in layout.open}
         self._heap = [(k, name) for name, k in self._keys.items()]
         heapq.heapify(self._heap)
-        self._least = min(map(layout.measure.size, duties), default=0)
-        self._most_free = float("inf")
+        self._least = min(map(layout.measure.size, duties), default=0)  # the size of the smallest duty
+        self._most_free = float("inf")  # no duty of a greater size fits anywhere
 
     def place(self, duties: Iterable[PlacedDuty]) -> list[PlacedDuty]:
         """Place duties. Returns the duties for which there is no place."""
@@ -78,7 +78,7 @@ class _Queue:
             elif layout.fits(duty, entry[1]):
                 found = entry[1]
                 break
-            elif layout.free(heapq.heappop(heap)[1]) >= self._least:  # else nothing will fit there
+            elif layout.free(heapq.heappop(heap)[1]) >= self._least:  # else no duty will fit there
                 aside.append(entry)
         if found is None:
             self._most_free = max((layout.free(name) for _, name in aside), default=-1.0)

@@ -1,4 +1,4 @@
-"""The movable duties of one shard, found by size."""
+"""The duties that may move from one shard, found by their sizes."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
@@ -8,7 +8,7 @@ from minkad.core.duties.placement.snapshot import PlacedDuty
 
 
 class Entry(NamedTuple):
-    """Sorts by size, then by age. Among equal duties the newest is last, and leaves first."""
+    """Sorts by size, then by age. Of duties with equal sizes the newest is last, and leaves first."""
 
     size: int
     created_ms: int
@@ -21,11 +21,11 @@ _END: Final = (float("inf"),)
 
 
 class Pool:
-    """Duties are grouped by the set of shards where they must not be; there are few such sets."""
+    """Groups duties by the set of shards on which they must not be; few different sets exist."""
 
     def __init__(self) -> None:
         self._groups: defaultdict[frozenset[str], list[Entry]] = defaultdict(list)
-        self._unsorted: set[frozenset[str]] = set()
+        self._unsorted: set[frozenset[str]] = set()  # groups that were only added to so far: sorted at the first search
 
     def add(self, duty: PlacedDuty, size: int) -> None:
         """Add a duty of this size."""
@@ -38,12 +38,12 @@ class Pool:
             insort(entries, entry)
 
     def remove(self, duty: PlacedDuty, size: int) -> None:
-        """Remove a duty that is in the pool, with the size by which it was added."""
+        """Remove a duty from the pool. `size`: the size with which it was added."""
         entries = self._sorted(duty.not_on)
         del entries[bisect_left(entries, (size, duty.created_ms, duty.number))]
 
     def heaviest(self, target: str, at_most: float, at_least: int = 0) -> PlacedDuty | None:
-        """The heaviest duty, among equals the newest, that may be on the target and whose size is within the limits."""
+        """The heaviest duty, of equal ones the newest, that may be on the target and is within these sizes."""
         found: list[Entry] = []
         for group in self._groups:
             if target not in group:
@@ -65,7 +65,7 @@ class Pool:
         return min(found).duty if found else None
 
     def least_size(self) -> float:
-        """The smallest size above 0; infinite if there is none."""
+        """The smallest size above 0; infinite without such a duty."""
         least = float("inf")
         for group in self._groups:
             entries = self._sorted(group)

@@ -5,13 +5,13 @@ from typing import Final
 
 from minkad.core.duties.placement.snapshot import PlacedDuty, ShardRoom
 
-_NAMED: Final = 3  # shards; of more, only the number is given
+_NAMED: Final = 3  # a sentence names at most this many shards, and counts the others
 
 Totals = tuple[Mapping[str, int], Mapping[str, int]]  # the number of duties, and their weight, by shard
 
 
 class Reasons:
-    """Each sentence is made once for all duties that share it. `limits`: numbers of duties if `by_count`, else
+    """Makes each sentence once for all duties to which it applies. `limits`: numbers of duties if `by_count`, else
     weights.
     """
 
@@ -41,7 +41,7 @@ class Reasons:
         return self._moves[key]
 
     def _sentence(self, cause: str, source: str, target: str) -> str:
-        """The reason is kept, and read again when the duty has long been on the target."""
+        """The sentence must make sense later, too: people read it while the duty is on the target."""
         if not source:
             change = f"from {self._amount(self._before[target])} to {self._after[target]:,}"
             return f"the balancer chose {target}, which goes {change}"
@@ -55,7 +55,7 @@ class Reasons:
         return self._waiting[key]
 
     def of_crowded(self, duty: PlacedDuty, shard: str) -> str:
-        """The reason why the duty should leave the shard and doesn't."""
+        """The reason why the duty should leave the shard, and why it doesn't."""
         return (
             f"{shard} has {self._amount(self._after[shard])} and may have {self._limit(shard)}; {self.of_waiting(duty)}"
         )

@@ -1,4 +1,4 @@
-"""Round robin: equal numbers of duties on all shards, whatever they weigh."""
+"""Round robin: equal numbers of duties on all shards, whatever the duties weigh."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -21,7 +21,7 @@ class RoundRobin:
     spread_multiple: ClassVar = 0.0
 
     def place(self, new: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings) -> DutyPlan:
-        """Each new duty goes to the shard with the fewest."""
+        """Each new duty goes to the shard with the fewest duties."""
         layout = DutyLayout.of_totals(new, shards, Measure(by_count=True))
         _place(layout)
         return layout.plan(_ideals(layout), {})
@@ -29,8 +29,8 @@ class RoundRobin:
     def rebalance(
         self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
     ) -> DutyPlan:
-        """Waiting duties go to the shard with the fewest. Then, while two shards differ by too many, one duty moves
-        from the fuller one to the other.
+        """Waiting duties go to the shard with the fewest duties. Then, while two shards differ by more than
+        `max_difference`, one duty moves from the fuller shard to the other.
         """
         layout = DutyLayout.of_duties(duties, shards, Measure(by_count=True))
         _place(layout)

@@ -1,11 +1,11 @@
-"""The input and the output of a balancer. A pallet's weights and capacities are in one unit, the user's own."""
+"""The input and the output of a balancer. A pallet's weights and capacities have one unit, which the user chooses."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class FillBy(Enum):
-    """The measure by which a shard is full under spill over."""
+    """Spill over: when a shard counts as full."""
 
     CAPACITY = "capacity"  # the weight of its duties reaches its stated capacity
     WEIGHT = "weight"  # the weight of its duties reaches `fill_limit`
@@ -28,9 +28,9 @@ class PlacedDuty:
     weight: int  # 0 and up
     created_ms: int
     shard: str = ""  # where it is now; "": nowhere
-    is_fixed: bool = False  # stationary, pinned, kept or under way: it counts where it is, and is never moved
+    is_fixed: bool = False  # never moved: it is stationary, pinned, kept, a suspect or in a migration
     not_on: frozenset[str] = frozenset()  # the shards where it is quarantined
-    only_on: str = ""  # the shard it is pinned to
+    only_on: str = ""  # the shard to which it is pinned; "": any
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class ShardRoom:
     """One shard as one pallet sees it."""
 
     name: str
-    capacity: int | None  # for this pallet; None: not stated, so unlimited; 0: it takes none
-    accepts: bool = True  # False: nothing new goes there, and what can move goes away
-    rank: int = 0  # among equals the lower rank is preferred
-    count: int = 0  # the number of its duties; for `place`, which doesn't see them
+    capacity: int | None  # for this pallet; None: not stated, so unlimited; 0: the shard takes no duties
+    accepts: bool = True  # False: no duty goes there, and duties that can move go away
+    rank: int = 0  # of shards with equal amounts, the one with the lowest rank gets the duty
+    count: int = 0  # the number of its duties; for `place`, which doesn't get the duties
     weight: int = 0  # the weight of its duties; for `place`
     why: str = ""  # why it doesn't accept, as the end of a sentence: "is draining"
 
@@ -53,18 +53,18 @@ class ShardRoom:
 
 @dataclass(frozen=True, slots=True)
 class BalancerSettings:
-    """A pallet's settings; each balancer has its own part."""
+    """A pallet's settings. Each balancer uses its own part of them."""
 
-    max_difference: int = 1  # round robin: between the numbers of duties of any two shards; 1 or more
+    max_difference: int = 1  # round robin: of the numbers of duties on any two shards; 1 or more
     fill_by: FillBy = FillBy.CAPACITY  # spill over
     fill_limit: int = 0  # spill over by WEIGHT or COUNT
-    shard_order: tuple[str, ...] = ()  # spill over: these are filled first, in this order, then the others by name
+    shard_order: tuple[str, ...] = ()  # spill over: these are filled first, in this order; then other shards, by name
     pre_sort: PreSort = PreSort.WEIGHT  # fair workload
 
 
 @dataclass(frozen=True, slots=True)
 class DutyMove:
-    """One duty goes to the target. `source` is "" if it is nowhere yet."""
+    """One duty goes from `source` to `target`. `source` is "" if the duty is nowhere yet."""
 
     number: int
     source: str
@@ -74,7 +74,7 @@ class DutyMove:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """A duty for which there is no place. It stays on `shard`, if it runs on one: no balancer stops it."""
+    """A duty for which there is no place. If it runs on `shard`, it stays there: no balancer stops a duty."""
 
     number: int
     reason: str
@@ -83,7 +83,7 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True)
 class ShardBalance:
-    """One shard before and after a plan. `ideal`: number or weight, whichever the balancer evens out."""
+    """One shard before and after a plan. `ideal`: a number or a weight, by the balancer's measure."""
 
     name: str
     capacity: int | None
@@ -96,9 +96,9 @@ class ShardBalance:
 
 @dataclass(frozen=True, slots=True)
 class DutyPlan:
-    """Moves in the order of the duties' numbers, each duty once. `shards` are in the order of their names.
+    """Moves in the order of the duties' numbers, each duty once; `shards` in the order of their names.
 
-    A plan that places as many duties, and brings the shards as near to their ideals, has at least `minimum_moves`.
+    Every plan that places as many duties, and brings the shards as near to their ideals, has `minimum_moves` or more.
     """
 
     moves: tuple[DutyMove, ...]

@@ -1,4 +1,4 @@
-"""Spill over: a shard is filled to its limit before the next one gets anything."""
+"""Spill over: each shard is filled to its limit before the next shard gets any duty."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -9,12 +9,12 @@ from minkad.core.duties.placement.over_limit import note_crowded, relieve
 from minkad.core.duties.placement.placing import heaviest_first
 from minkad.core.duties.placement.snapshot import BalancerSettings, DutyPlan, FillBy, PlacedDuty, ShardRoom
 
-FULL: Final = 0.95  # of the limit: a shard with at least this much isn't filled up from others
+FULL: Final = 0.95  # of the limit: no duty moves to a shard that is at least this full, only to fill it
 
 
 class SpillOver:
-    """With `fill_by` WEIGHT or COUNT, capacities are ignored, except those of 0. Duties whose size is 0 are not moved
-    to fill a shard.
+    """With `fill_by` WEIGHT or COUNT, capacities are ignored, except that a shard with capacity 0 takes no duties.
+    Duties of size 0 aren't moved to fill a shard.
     """
 
     name: ClassVar = "spill_over"
@@ -38,8 +38,8 @@ class SpillOver:
     def rebalance(
         self, duties: Sequence[PlacedDuty], shards: Sequence[ShardRoom], settings: BalancerSettings
     ) -> DutyPlan:
-        """Waiting and surplus duties are placed in the same way. Then each shard in turn is filled with duties of the
-        last shards.
+        """Waiting duties, and those over a limit, are placed like new ones. Then each shard in turn is filled with
+        duties of the last shards.
         """
         layout = DutyLayout.of_duties(duties, shards, _measure(shards, settings))
         filling = _Filling(layout, settings)
@@ -77,7 +77,7 @@ class _Filling:
             if size != last_size:
                 first, last_size = 0, size
             while first < len(self.order) and size > layout.free(self.order[first]):
-                first += 1  # the next one of this size won't fit there either
+                first += 1  # no further duty of this size fits there
             target = next((name for name in islice(self.order, first, None) if layout.fits(duty, name)), None)
             if target is None:
                 layout.waiting.append(duty)
@@ -86,7 +86,7 @@ class _Filling:
         return len(layout.waiting) < len(waiting)
 
     def fill(self) -> bool:
-        """Fill each shard in turn with duties of the last ones. Returns True if any was moved."""
+        """Fill each shard in turn with duties of the last shards. Returns True if any was moved."""
         moved, layout = False, self._layout
         for i, target in enumerate(self.order):
             if layout.used[target] >= FULL * layout.limits[target]:
@@ -98,7 +98,7 @@ class _Filling:
         return moved
 
     def ideals(self) -> dict[str, float]:
-        """The amount of each shard if duties could be divided: each is full before the next one gets anything."""
+        """The amount of each shard if duties could be divided: each shard is full before the next gets any."""
         left, ideals = float(sum(self._layout.used[name] for name in self._layout.open)), {}
         for name in self.order:
             ideals[name] = min(left, self._layout.limits[name])

@@ -1,7 +1,7 @@
-"""The common part of the two balancers by weight: each shard is to have its share of all the weight.
+"""The common part of the two balancers by weight: each shard is to have its share of the whole weight.
 
-Hysteresis: a shard within 5 % of its share is left alone. Others are brought within 1 %, so that the next small change
-moves nothing.
+Hysteresis: a shard within 5 % of its share is left alone. Other shards are brought within 1 % of theirs, so the next
+small change moves no duty.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,8 +14,8 @@ from minkad.core.duties.placement.placing import Key, place_waiting
 from minkad.core.duties.placement.snapshot import DutyPlan, PlacedDuty
 from minkad.core.placement.quotas import level_shares
 
-TOLERANCE: Final = 0.05  # of a shard's share; being off by at most this doesn't matter
-SETTLED: Final = 0.01  # of a shard's share; a shard that is levelled is brought this near, if the weights allow
+TOLERANCE: Final = 0.05  # of a shard's share; a shard that differs by at most this is left alone
+SETTLED: Final = 0.01  # of a shard's share; other shards are brought this near to it, if the weights allow
 WORKLOAD_MOVEMENT: Final = (
     "at most 1 + heaviest / lightest duty times the lower bound; the weight that moves is at most what has to leave, "
     "what shards have beyond their shares, and one heaviest duty a shard"
@@ -33,12 +33,12 @@ class Workload:
         self._order = order
 
     def place(self) -> DutyPlan:
-        """Place waiting duties where they make the least difference."""
+        """Place waiting duties, each on the shard that is furthest below its share."""
         self._place()
         return self._layout.plan(self._ideals(), {})
 
     def rebalance(self) -> DutyPlan:
-        """Surplus and waiting duties are placed, then the shards are levelled, until there is nothing to do."""
+        """Relieve shards over their limits, place waiting duties and level the shards, until there is nothing to do."""
         layout = self._layout
         again = True
         while again:
@@ -54,10 +54,11 @@ class Workload:
         return place_waiting(self._layout, self._order, self._lowest(), self._fewest)
 
     def _lowest(self) -> Key:
-        """A key: a shard's amount beyond what it should have once all duties are placed.
+        """A key: a shard's amount less the amount that it should have once all duties are placed.
 
-        If each duty goes where the key is lowest, no shard is off by more than one duty in the end. If each went to the
-        least full shard, many small shards that round up could leave a large one with much less.
+        If each duty goes to the shard with the lowest key, each shard ends within one duty of its share. If each went
+        to the least full shard, many small shards could each get a part of a duty too much, and a large shard much too
+        little.
         """
         layout, ideals = self._layout, self._ideals(placed=False)
         return lambda name: (layout.used[name] - ideals[name], layout.shards[name].rank, name)
@@ -66,8 +67,8 @@ class Workload:
         return (self._layout.count[name], self._layout.shards[name].rank, name)
 
     def _ideals(self, placed: bool = True) -> dict[str, float]:
-        """The weight that each open shard should have. Limits are kept, and duties that can't be moved count where they
-        are. If `placed`, waiting duties don't count at all.
+        """The weight that each open shard should have, within its limit, and at least the weight of its duties that
+        can't be moved. If `placed`, waiting duties that are on no open shard don't count; else they do.
         """
         layout = self._layout
         total = sum(layout.used[name] for name in layout.open)

@@ -80,7 +80,7 @@ class ActiveController(Deciding):
         self._hand_over = hand_over  # called with the reason, repeatedly, while this node serves nothing
         self._registrations: dict[str, asyncio.Future[None]] = {}  # by node: its last registration
         self._scheduler = Scheduler()
-        self._upkeep = Upkeep(self.decided, self.reports, self._perform, now, settings)
+        self._upkeep = Upkeep(self.decided, self.reports, self._perform, now)
         self._judging: asyncio.Task[None] | None = None
         self.detector = self._new_detector(former_leader, unconfirmed_since)
         self.data_ports = DataPortJudge(settings.failure_timeout)
@@ -111,8 +111,9 @@ class ActiveController(Deciding):
         """This node is no longer the leader."""
         self._is_closed = True
         self.shards.close()
-        for task in self._tasks:
-            task.cancel()
+        for task in (*self._tasks, self._judging):
+            if task is not None:
+                task.cancel()
         self.outboxes.close()
 
     def _begin_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
@@ -221,12 +222,13 @@ class ActiveController(Deciding):
 
     async def _tick(self) -> None:
         async with self._turn:
-            await self._perform(ControllerFailover())
+            with suppress(MinkaError):  # this controller ends
+                await self._perform(ControllerFailover())
         while not self.failed:
             async with self._turn:
                 self._before_tick()
                 with suppress(MinkaError):  # this controller ends
-                    await self._upkeep.look()
+                    await self._upkeep.look(self.settings)
                 self.reports.forget_gone()
             self._schedule_soon()
             await asyncio.sleep(LOOK_INTERVAL_S)
@@ -274,7 +276,8 @@ class ActiveController(Deciding):
                 silence = f"no heartbeat for {self.detector.silence(node, now):.1f} s"
                 reasons[node] = self.data_ports.failed(self.decided.nodes[node]) or silence
                 log.warning("node failed", extra={"node_id": node, "reason": reasons[node]})
-            await self._perform(FailNodes(reasons))
+            with suppress(MinkaError):  # this controller ends
+                await self._perform(FailNodes(reasons))
 
     def data_port_problem(self, node: str) -> tuple[str, float]:
         """The report of the nodes that watch this node's data port, and the report's age in seconds; "" while the port

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from minka.errors import Code, MinkaError
@@ -101,11 +102,17 @@ class Deciding(ABC):
     ) -> Any:
         """Propose the records that follow from the command. Returns its answer. The caller has to hold the turn."""
         self._check_active()
-        decision = self._decide(command)
-        if decision.is_atomic:
-            await self._record_at_once(decision)
-        else:
-            await self._record_in_pieces(decision)
+        try:
+            decision = self._decide(command)
+            if decision.is_atomic:
+                await self._record_at_once(decision)
+            else:
+                await self._record_in_pieces(decision)
+        except MinkaError:
+            raise
+        except Exception:  # a bug: `decided` may have records that are never proposed
+            self.failed = True
+            raise
         decided(self._last_proposal)
         return decision.answer
 
@@ -189,7 +196,12 @@ class Deciding(ABC):
             self._schedule_missed = True
         elif not self._is_closed and not self.failed:
             began = self._now()
-            if not self._record_next_steps():
+            try:
+                found = self._record_next_steps()
+            except Exception:  # a bug: `decided` may have records that are never proposed
+                self.failed = True
+                raise
+            if not found:
                 self._schedule_from = self._now() + SCHEDULE_REST * (self._now() - began)
 
 
@@ -199,9 +211,11 @@ async def _finished(work: Coroutine[Any, Any, T]) -> T:
     try:
         return await asyncio.shield(under_way)
     finally:
-        if not under_way.done():
-            await asyncio.wait([under_way])
-            under_way.exception()  # nobody else retrieves it
+        while not under_way.done():
+            with suppress(asyncio.CancelledError):  # `shield` has raised the first one already
+                await asyncio.wait([under_way])
+        if not under_way.cancelled():
+            under_way.exception()  # nobody else may retrieve it
 
 
 def _encoded(records: Iterable[Record]) -> bytes:

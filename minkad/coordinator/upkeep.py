@@ -30,17 +30,16 @@ class Upkeep:
     reports: NodeReports
     perform: Callable[[Command], Awaitable[object]]
     now: Callable[[], float]
-    settings: ControllerSettings
     stalls: Stalls = field(default_factory=Stalls)
     _balancers: list[Balancer] = field(default_factory=lambda: [balancer() for balancer in BALANCERS])
     _queue_looked_at: float = float("-inf")
     _ran: list[int] = field(default_factory=list)  # the operations that ran at the last look at the queue
 
-    async def look(self) -> None:
+    async def look(self, settings: ControllerSettings) -> None:
         """Look once, and do the work that is due. The caller has to hold the turn."""
-        for command in self.stalls.due(self.decided, self.reports.progress, self.now(), self.settings.stall_timeout):
+        for command in self.stalls.due(self.decided, self.reports.progress, self.now(), settings.stall_timeout):
             await self._act(command)
-        await self._balance()
+        await self._balance(settings)
         await self._begin_queued()
 
     async def _act(self, command: Command) -> bool:
@@ -49,8 +48,8 @@ class Upkeep:
         await self.perform(command)
         return self.decided.revision != before
 
-    async def _balance(self) -> None:
-        reports, after, abandon_after = self.reports, self.settings.merge_after, self.settings.abandon_loads_after
+    async def _balance(self, settings: ControllerSettings) -> None:
+        reports, after, abandon_after = self.reports, settings.merge_after, settings.abandon_loads_after
         view = View(self.decided, lambda: list(reports.leader_stats()), self.now(), reports.disks, after, abandon_after)
         for balancer in self._balancers:
             if (command := balancer.due(view)) is None:

@@ -98,7 +98,8 @@ class ClientConnection:
     def _answer(self, request: kv_frames.Request, size: int, began: float, ticket: Ticket) -> None:
         results = ticket.answers
         answer = kv_frames.encode(kv_frames.Response(request.id, results))
-        counted = size + _count(self._clients.telemetry, request, results, time.perf_counter() - began)
+        counted = size + ticket.size
+        _count(self._clients.telemetry, request, results, time.perf_counter() - began)
         self._in_flight -= 1
         if self._connection.is_paused:
             self._untaken += len(answer)
@@ -162,15 +163,11 @@ def _weight(request: kv_frames.Request, size: int) -> int:
 
 def _count(
     telemetry: Telemetry, request: kv_frames.Request, results: list[kv_frames.GroupResult], seconds: float
-) -> int:
+) -> None:
     """Count the batches of a frame, answered after `seconds`. Returns the bytes in the bodies of the results."""
-    size = 0
     for group, result in zip(request.groups, results, strict=True):
         outcome: Outcome = "ok" if result.error is None else _outcome(result.error)
         telemetry.kv("write" if group.op in kv_frames.WRITING else "read", outcome, seconds)
-        if result.body is not None:
-            size += len(result.body)
-    return size
 
 
 def _outcome(error: bytes) -> Outcome:

@@ -25,7 +25,6 @@ from minkad.replication.reading.changed_figures import ChangedFigures
 from minkad.replication.sending.checkpoint_sender import CheckpointSenders
 from minkad.replication.sending.replication_receiver import IncomingStream, ReplicationReceiver
 from minkad.replication.sending.replication_sender import ReplicationSenders
-from minkad.replication.serving.client_requests import clear
 from minkad.replication.serving.partition_waits import PartitionWaits
 from minkad.replication.surroundings import Surroundings
 from minkad.replication.timers import Timers
@@ -33,7 +32,6 @@ from minkad.replication.timers import Timers
 R = TypeVar("R")
 
 log: Final = logging.getLogger(__name__)
-_clear: Final = clear
 
 
 class Executor:
@@ -240,7 +238,7 @@ class Executor:
         failure = None
         try:
             if (right := self._node.replicas.get(right_id)) is not None:
-                await _clear(right, wanted, False)
+                await right.clear(wanted)
         except MinkaError as error:
             failure = error
         self._node.room_made(left_id, failure, self._clock())
@@ -255,30 +253,11 @@ def _report(report: i.Report) -> None:
     log.log(report.level, report.text, extra=report.names)
 
 
-@failpoint("replica.lead")
-def _lead() -> None: ...
-
-
-@failpoint("migration.close_gate")
-def _close_gate() -> None: ...
-
-
-@failpoint("split.mark")
-def _mark_split() -> None: ...
-
-
-@failpoint("merge.copy")
-def _begin_merge() -> None: ...
-
-
-@failpoint("merge.freeze")
-def _freeze() -> None: ...
+def _reach() -> None:
+    """Nothing happens here but what a test wants."""
 
 
 _PLACES: Final[Mapping[str, Callable[[], None]]] = {
-    "replica.lead": _lead,
-    "migration.close_gate": _close_gate,
-    "split.mark": _mark_split,
-    "merge.copy": _begin_merge,
-    "merge.freeze": _freeze,
+    name: failpoint(name)(_reach)
+    for name in ("replica.lead", "migration.close_gate", "split.mark", "merge.copy", "merge.freeze")
 }

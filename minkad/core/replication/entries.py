@@ -65,8 +65,6 @@ class IngestMark(msgspec.Struct, array_like=True, gc=False, frozen=True, tag=4):
 
 
 Mark = SplitMarker | TrimToRange | SnapshotMark | IngestMark
-SlowMark = SplitMarker | SnapshotMark | IngestMark
-"""Marks that the shell carries out in a separate task; the replica applies nothing meanwhile."""
 
 _decode_mark: Final = msgspec.msgpack.Decoder(Mark).decode
 

@@ -1,6 +1,7 @@
 """Instructions of replicas to the shell. Results come back as events; `Node` ignores a result that comes too late."""
 
 import enum
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -58,7 +59,7 @@ class CancelCheckpoint:
     progress: Progress
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class IsrProposal:
     """Propose an in-sync set to the controller, until the outcome is known."""
 
@@ -243,7 +244,7 @@ class Outbox:
     """The instructions of all replicas of a node, in their order, until the event that caused them is over."""
 
     def __init__(self) -> None:
-        self._instructions: list[Instruction] = []
+        self._instructions: deque[Instruction] = deque()
 
     def __bool__(self) -> bool:
         """True if there are any."""
@@ -252,10 +253,9 @@ class Outbox:
     def put(self, instruction: Instruction) -> None:
         self._instructions.append(instruction)
 
-    def take(self) -> list[Instruction]:
-        """All instructions since the last call."""
-        taken, self._instructions = self._instructions, []
-        return taken
+    def take(self) -> Instruction:
+        """The oldest instruction, which is then no longer here."""
+        return self._instructions.popleft()
 
     def report(self, level: Level, text: str, **names: object) -> None:
         self.put(Report(level, text, names))

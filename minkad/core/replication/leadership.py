@@ -1,6 +1,7 @@
 """One replica's leadership at one leader_epoch: its followers, the in-sync set, and the hand-over."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from minka.cluster.in_sync import eligible_replicas, has_everything
 from minka.errors import MinkaError
@@ -55,8 +56,9 @@ class Leader:
         self._caught_up: dict[str, CaughtUp] = {}  # by node, with the keys of `progress`
         self._hand_over: HandOver | None = None  # while the row names a successor
         self._has_paused = False  # at least one follower is paused, since its disk is low
-        self._is_settled = False  # the last `check` left nothing to do, and nothing has happened since
-        self._was_settled = False  # as `_is_settled`, but something has happened since; the next `check` clears it
+        # The last `check` left nothing to do, so it removed the partition from `NodeState.unsettled`. Something has
+        # happened since; the next `check` clears this.
+        self._was_settled = False
         node.in_sync_sets[state.id] = self
         node.unsettled.add(state.id)
         self.row_changed(now)
@@ -92,7 +94,6 @@ class Leader:
 
     def close(self, now: float) -> None:
         """The leadership is over. The answer to its last proposal may still come, and has no effect."""
-        self.proposed = None
         if self._hand_over is not None:
             self._hand_over.cancel(now)
             self._hand_over = None
@@ -190,7 +191,6 @@ class Leader:
         else:
             self.progressed(now)
         if self._has_settled():
-            self._is_settled = True
             self._node.unsettled.discard(self.state.id)
 
     def _note_late(self, late: list[str], now: float, *, stalled: bool) -> None:
@@ -213,8 +213,8 @@ class Leader:
 
     def _stir(self) -> None:
         """Something has happened, so `check` may have work."""
-        if self._is_settled:
-            self._is_settled, self._was_settled = False, True
+        if self.state.id not in self._node.unsettled:
+            self._was_settled = True
             self._node.unsettled.add(self.state.id)
 
     def _has_settled(self) -> bool:
@@ -397,6 +397,12 @@ class Leader:
         if (left != list(isr) or are_gone) and self.proposed is None and not state.gate.is_closed:
             self._propose(left)
 
+    def isr_in_doubt(self, proposal: IsrProposal) -> None:
+        """It isn't known whether the controller records the proposal: propose it again."""
+        if self.proposed is proposal:
+            self.proposed = replace(proposal, in_doubt=True)
+            self._node.outbox.put(self.proposed)
+
     def isr_refused(self, proposal: IsrProposal, now: float) -> None:
         """The controller refused the proposal; the row is unchanged."""
         if self.proposed is not proposal:
@@ -408,8 +414,8 @@ class Leader:
         row = self.state.row
         if proposal.in_doubt and set(proposal.isr) != set(row.isr):
             # The controller may yet record an earlier try. A newer row rules that out, so propose the present set.
-            proposal.isr, proposal.eligible = tuple(row.isr), tuple(eligible_replicas(row))
-            self._node.outbox.put(proposal)
+            self.proposed = replace(proposal, isr=tuple(row.isr), eligible=tuple(eligible_replicas(row)))
+            self._node.outbox.put(self.proposed)
             return
         self._joining.clear()
         self.proposed = None

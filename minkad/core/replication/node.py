@@ -119,7 +119,9 @@ class Node(Generic[H]):
                     self._outbox.put(Apply(state.id))
                 if not self._outbox:
                     return
-                for instruction in self._outbox.take():
+                # One at a time: if the shell fails to carry one out, the others are handed out after the next event.
+                while self._outbox:
+                    instruction = self._outbox.take()
                     if (tell := _TOLD.get(type(instruction))) is not None:
                         self._tell(*tell(instruction))
                     self.carry_out(instruction)
@@ -485,6 +487,12 @@ class Node(Generic[H]):
         if (merge := self._merges.get(request.partition_id)) is not None:
             merge.answered(request, error, now)
             self._answered(request.partition_id, f"the end of the merge is {_outcome(error)}", now)
+
+    def isr_in_doubt(self, proposal: IsrProposal, now: float) -> None:
+        """The call of the controller has failed: the controller may have recorded the proposal, or may yet do so."""
+        if (leader := self._leader_of(proposal.partition_id)) is not None:
+            leader.isr_in_doubt(proposal)
+            self._answered(proposal.partition_id, "the in-sync set is in doubt", now)
 
     def isr_refused(self, proposal: IsrProposal, now: float) -> None:
         """The controller refused the proposal; the row is unchanged."""

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple, cast
 
 import msgspec
 
+from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.wire.kv_frames import GroupResult, WriteBody
@@ -192,6 +193,11 @@ class HostedReplica:
         """
         if self.state.is_async:
             await self.log.sync()
+
+    async def clear(self, wanted: KeyRange, *, reverse: bool = False) -> KeyRange:
+        """See `DataDatabase.clear`."""
+        await self.log_first()
+        return await self.data.clear(wanted, reverse)
 
     # Applying
 

@@ -86,7 +86,7 @@ class Adoption:
 
     def _take(self, row: Partition) -> None:
         if row.id in self._deletions or not self._node.is_new(row):
-            return  # a row that comes during a deletion gets no answer, so the controller sends it again
+            return  # `_answer` tells the controller to send a row again that comes during a deletion
         if row.id in self._node.replicas:
             self._node.adopt(row, self._clock())
         elif not self._node.is_to_be_hosted(row):
@@ -122,6 +122,8 @@ class Adoption:
         try:
             if not self._node.is_to_be_hosted(newest):
                 await self._deletions.delete(newest)
+                if row.partition_epoch > newest.partition_epoch and self._node.is_to_be_hosted(row):
+                    raise MinkaError(Code.OVERLOADED, "an older copy was being deleted")
                 response.deleted_ids.append(row.id)
                 return
             if (failure := self._node.shared.failed.get(row.id)) is not None:

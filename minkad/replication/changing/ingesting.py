@@ -384,6 +384,7 @@ class Ingesting:
                     FinishedPart(load_number=number, partition_id=partition_id, leader_epoch=epoch)
                     for (number, partition_id), epoch in some.items()
                 ],
+                # At most _TOLD_AT_ONCE of them: people read this list.
                 waiting=[
                     WaitingPart(load_number=number, partition_id=partition_id, reason=reason[:4000])
                     for (number, partition_id), reason in list(waiting.items())[:_TOLD_AT_ONCE]

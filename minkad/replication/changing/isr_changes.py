@@ -101,8 +101,7 @@ class IsrChanges:
             except MinkaError as error:
                 log.info("in-sync sets can't be changed; it is tried again", extra={"reason": str(error)})
                 for proposal in asked:
-                    proposal.in_doubt = True
-                    self._waiting.setdefault(proposal.partition_id, proposal)
+                    self._node.isr_in_doubt(proposal, self._clock())
                 await asyncio.sleep(backoff)
                 backoff = min(2 * backoff, _LONGEST_BACKOFF)
                 self._wake.set()

@@ -137,6 +137,8 @@ class Requests:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _begin(self, group: Group, ticket: Ticket, index: int, deadline: float, *, has_reserved: bool = False) -> None:
+        if ticket.results[index] is not None:
+            return  # while the group waited, its deadline came
         try:
             replica = self._routing.leader(group) if group.op != Op.READ_STALE else self._routing.stale(group)
             if replica is None:
@@ -204,13 +206,14 @@ class Requests:
         except MinkaError as error:
             ticket.fail(index, error)
             return
-        if ticket.missing:
-            self._begin(group, ticket, index, deadline)
+        self._begin(group, ticket, index, deadline)
 
     async def _wait_for_room(self, size: int, group: Group, ticket: Ticket, index: int, deadline: float) -> None:
         if await ticket.share.reserve(size, deadline, lambda: ticket.size):
-            self._begin(group, ticket, index, deadline, has_reserved=True)
-            ticket.share.give(size)
+            try:
+                self._begin(group, ticket, index, deadline, has_reserved=True)
+            finally:
+                ticket.share.give(size)
         else:
             ticket.fail(index, no_memory())
 
@@ -273,7 +276,7 @@ class Requests:
             (result,) = removal.answers
             if result.error is not None:
                 ticket.fill(index, result)
-            elif ticket.missing:
+            else:
                 self._begin(group, ticket, index, deadline)
 
         self._writing.remove_expired(replica, keys, Ticket(1, ticket.share, self._clock(), removed, lambda _: None))
@@ -345,7 +348,7 @@ class Requests:
         row, max_passed = replica.state.row, MAX_PASSED
         try:
             while ticket.missing:
-                part = await clear(replica, wanted, body.reverse)
+                part = await replica.clear(wanted, reverse=body.reverse)
                 if self._routing.leader(group) is not replica or replica.state.row is not row:
                     break
                 max_passed *= 2  # clients may delete keys meanwhile; the loop has to end all the same
@@ -415,12 +418,6 @@ class Requests:
             self._refuse(group, ticket, index, deadline, error)
             return
         self._begin(group, ticket, index, deadline)  # another replica is about to answer it
-
-
-async def clear(replica: HostedReplica, wanted: KeyRange, reverse: bool) -> KeyRange:
-    """See `DataDatabase.clear`."""
-    await replica.log_first()
-    return await replica.data.clear(wanted, reverse)
 
 
 async def _turn_for(group: Group) -> None:

@@ -119,8 +119,7 @@ class Expiring(BackgroundTask):
                 start, end, False, _PAGE_ROWS, _PAGE_BYTES, _MAX_PASSED, _PAGE_SECONDS
             )
         except DeletedAheadError:
-            await replica.log_first()
-            await replica.data.clear(KeyRange(start, end), False)
+            await replica.clear(KeyRange(start, end))
             return
         schedule.add(keys, rows)
         schedule.next_key = None if is_all else keys[-1] + b"\x00"

@@ -131,7 +131,8 @@ class Writing:
         index: int,
         answer: GroupResult,
     ) -> None:
-        self._committer.pending_bytes += len(body)
+        if ticket is not None:
+            self._committer.pending_bytes += len(body)
         offset = self._node.append(replica, body)
         replica.add_pending(Pending(offset, replica.state.row.leader_epoch, write, len(body), ticket, index, answer))
 

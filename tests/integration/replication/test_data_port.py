@@ -9,6 +9,7 @@ import pytest
 from minka.errors import Code, MinkaError
 from minka.wire import kv_frames
 from minka.wire.data_port import PREFACE, Hello, Purpose, encode_hello
+from minka.wire.key_operations import Set
 from minkad.config.addresses import split_address
 from minkad.data_port.clients import MAX_FRAMES_IN_FLIGHT
 from tests.integration.replication.harness import cluster
@@ -67,11 +68,11 @@ async def test_the_node_stops_reading_from_a_client_that_reads_no_answers(tmp_pa
         count = 2 * MAX_FRAMES_IN_FLIGHT
         for number in range(count):
             slow.connection.send(frame(number, kv_frames.Op.READ, kv_frames.encode([b"k"])))
-        await until(lambda: athens.clients_memory.used > 8 * len(_VALUE))
+        await until(lambda: any(not one.is_reading for one in athens.connections()))
         for number in range(20):
             quick.connection.send(frame(number, kv_frames.Op.READ, kv_frames.encode([b"k"])))
             assert kv_frames.decode_response(await anext(quick.messages())).id == number
-        assert athens.clients_memory.used < (MAX_FRAMES_IN_FLIGHT + 8) * len(_VALUE)
+        assert len(_VALUE) < athens.clients_memory.used < 8 * len(_VALUE)
         slow.connection.resume_reading()
         answers = slow.messages()
         assert [kv_frames.decode_response(await anext(answers)).id for _ in range(count)] == list(range(count))
@@ -96,6 +97,22 @@ async def test_a_request_that_waits_is_answered_at_its_deadline(tmp_path: Path, 
         assert b"DEADLINE_EXCEEDED" in (answer.results[0].error or b"")
         assert asyncio.get_running_loop().time() - began >= 0.15
         athens.replica().state.gate.open()
+
+
+async def test_the_answer_of_operations_that_come_too_late_takes_no_memory(tmp_path: Path) -> None:
+    """The node has decided the operations, with an old value as the answer, but can't commit them in time."""
+    async with cluster(tmp_path) as c:
+        athens, byzantium = await c.add("athens", "byzantium")
+        await c.create("athens", 1, followers=["byzantium"])
+        await athens.put(1, {b"k": _VALUE})
+        byzantium.manager.mute = True
+        stream = await c.connect("athens", Hello(Purpose.KV, "test", ""))
+        body = kv_frames.encode([Set(b"k", b"new", wants_value=True)])
+        stream.connection.send(frame(7, kv_frames.Op.OPERATE, body, timeout_ms=200))
+        await until(lambda: athens.clients_memory.used > len(_VALUE))
+        answer = kv_frames.decode_response(await asyncio.wait_for(anext(stream.messages()), 5))
+        assert b"DEADLINE_EXCEEDED" in (answer.results[0].error or b"")
+        await until(lambda: athens.clients_memory.used < len(_VALUE))
 
 
 async def test_the_node_stops_reading_from_a_client_whose_requests_wait(tmp_path: Path) -> None:

@@ -127,6 +127,17 @@ async def test_an_expired_key_is_removed_even_if_nobody_reads_it(tmp_path: Path)
         assert has(byzantium, b"later")
 
 
+async def test_removals_for_which_nobody_waits_leave_no_writes_under_way(tmp_path: Path) -> None:
+    """A node refuses writes when too many bytes of writes are under way."""
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await put_for(athens, *(b"%d" % number for number in range(20)))
+        athens.unix_ms += TTL_MS
+        await until(lambda: not any(has(athens, b"%d" % number) for number in range(20)))
+        assert athens.manager.committer.pending_bytes == 0
+
+
 async def test_nothing_is_removed_before_the_clock_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(expiring, "_UNCHECKED_SECONDS", 0.001)
     monkeypatch.setattr(expiring, "LOOK_SECONDS", 0.1)

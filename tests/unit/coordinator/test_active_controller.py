@@ -1,6 +1,8 @@
 """The active controller on its event loop. Its proposals are committed at once, and nodes answer like real ones."""
 
 import asyncio
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -14,13 +16,16 @@ from minka.v1.coordinator_pb2 import (
     ReplicaStats,
 )
 from minka.v1.duties_pb2 import Shard
+from minka.v1.records_pb2 import Record
 from minkad.coordinator import active_controller
 from minkad.coordinator.controller_settings import ControllerSettings
+from minkad.core.controller.decision import Decision, Steps
 from minkad.core.controller.keyspaces import CreateKeyspace
 from minkad.core.controller.load_balancer import SpreadLoad
+from minkad.core.controller.membership import FailNodes
 from minkad.core.controller.mover import MigrationCaps
 from minkad.core.state import State, is_up
-from tests.unit.coordinator.controller_harness import STEP, Harness, until
+from tests.unit.coordinator.controller_harness import SETTINGS, STEP, Harness, until
 
 
 async def test_alter_isr_answers_each_change_separately() -> None:
@@ -89,6 +94,20 @@ async def test_a_migration_without_progress_is_cancelled_with_its_reason() -> No
     await until(lambda: h.state.operations[operation].state == OperationState.OPERATION_STATE_FAILED)
     assert "no progress for 60 s" in h.state.operations[operation].outcome
     assert not any(p.adding_replicas for p in h.state.partitions.values())
+    h.controller.close()
+
+
+async def test_a_reloaded_setting_holds_for_the_controller_that_runs() -> None:
+    h = Harness()
+    await h.begin("a", replicas=1)
+    await h.register("b")
+    operation = await h.reassign()
+    await until(lambda: any(p.adding_replicas for p in h.state.partitions.values()))
+    await h.look_around()
+    h.controller.settings = replace(SETTINGS, stall_timeout=5.0)
+    h.now += 6
+    await until(lambda: h.state.operations[operation].state == OperationState.OPERATION_STATE_FAILED)
+    assert "no progress for 5 s" in h.state.operations[operation].outcome
     h.controller.close()
 
 
@@ -212,6 +231,56 @@ async def test_a_controller_ends_if_one_of_its_tasks_dies(
     monkeypatch.setattr(h.controller, "_before_tick", die)
     await until(lambda: h.controller.failed)
     assert "a task failed" in caplog.text
+    h.controller.close()
+
+
+async def test_a_controller_ends_after_a_bug_in_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its state may then have records that are never proposed, so it must not decide anything by this state."""
+    h = Harness()
+    await h.begin("a", "b", replicas=2)
+
+    def steps() -> Steps[None]:
+        yield [Record(node_changed=Node(id="c", raft_id=9))]
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(h.controller, "_decide", lambda command: Decision(steps(), is_atomic=True))
+    with pytest.raises(ZeroDivisionError):
+        await h.controller.run(FailNodes({}))
+    assert h.controller.failed
+    with pytest.raises(MinkaError) as caught:
+        await h.controller.run(FailNodes({}))
+    assert caught.value.code is Code.NOT_CONTROLLER
+    h.controller.close()
+
+
+async def test_a_command_ends_before_the_next_one_even_if_its_caller_is_cancelled_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    h = Harness()
+    await h.begin("a", replicas=1)
+    order: list[str] = []
+
+    def steps(name: str) -> Steps[None]:
+        for number in range(100):
+            order.append(f"{name} {number}")
+            yield []  # after each piece, other tasks get a turn
+
+    decide = h.controller._decide
+    monkeypatch.setattr(
+        h.controller,
+        "_decide",
+        lambda command: Decision(steps(command), is_atomic=True) if isinstance(command, str) else decide(command),
+    )
+    first = asyncio.create_task(h.controller.run(cast(Any, "first")))
+    while not order:  # noqa: ASYNC110  # the state of the whole, which sets no event
+        await asyncio.sleep(0)
+    second = asyncio.create_task(h.controller.run(cast(Any, "second")))
+    for _ in range(2):
+        first.cancel()
+        await asyncio.sleep(0)
+    assert len(order) < 100, "the command is under way"
+    await asyncio.wait([first, second])
+    assert order == [f"{name} {number}" for name in ("first", "second") for number in range(100)]
     h.controller.close()
 
 

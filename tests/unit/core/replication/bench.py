@@ -254,7 +254,10 @@ class Bench:
 
     def take_all(self) -> list[Instruction]:
         """The instructions since the last call, also of a part of a replica that a test has called itself."""
-        left = [*self.shared.outbox.take(), *(Apply(state.id) for state in self.shared.due)]
+        left: list[Instruction] = []
+        while self.shared.outbox:
+            left.append(self.shared.outbox.take())
+        left += [Apply(state.id) for state in self.shared.due]
         taken = [*self._handed_out, *left]
         self._handed_out.clear()
         self.shared.due.clear()

@@ -155,7 +155,8 @@ def test_after_a_refusal_in_doubt_the_leader_proposes_the_present_set() -> None:
     bench, replica = led()
     bench.align(replica, "byzantium")
     [proposal] = bench.take(IsrProposal)
-    proposal.in_doubt = True
+    leader_of(replica).isr_in_doubt(proposal)
+    [proposal] = bench.take(IsrProposal)
     leader_of(replica).isr_refused(proposal, bench.now)
     assert bench.take(IsrProposal) == [IsrProposal(1, 1, 1, ALONE, in_doubt=True)]
     # The controller may still record the first request, so the leader still waits for the joining replica.
@@ -169,7 +170,8 @@ def test_a_proposal_in_doubt_ends_when_the_present_set_is_recorded() -> None:
     bench, replica = led()
     bench.align(replica, "byzantium")
     [proposal] = bench.take(IsrProposal)
-    proposal.in_doubt = True
+    leader_of(replica).isr_in_doubt(proposal)
+    [proposal] = bench.take(IsrProposal)
     leader_of(replica).isr_refused(proposal, bench.now)
     bench.adopt(replica)
     assert leader_of(replica).proposed is None
@@ -179,8 +181,10 @@ def test_a_proposal_in_doubt_ends_when_the_present_set_is_refused_too() -> None:
     bench, replica = led()
     bench.align(replica, "byzantium")
     [proposal] = bench.take(IsrProposal)
-    proposal.in_doubt = True
+    leader_of(replica).isr_in_doubt(proposal)
+    [proposal] = bench.take(IsrProposal)
     leader_of(replica).isr_refused(proposal, bench.now)
+    [proposal] = bench.take(IsrProposal)
     leader_of(replica).isr_refused(proposal, bench.now)
     assert leader_of(replica).may_be_in_sync() == {"athens"}
     assert leader_of(replica).proposed is None

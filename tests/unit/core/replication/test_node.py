@@ -4,8 +4,10 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 import minkad
-from minkad.core.replication.instructions import Apply, Instruction, Send, Sync
+from minkad.core.replication.instructions import Apply, Changed, Instruction, Send, Sync
 from tests.unit.core.replication.bench import Bench, a_write, leader_of, row
 
 
@@ -46,6 +48,23 @@ def test_an_event_whose_instruction_fails_leaves_the_door_open() -> None:
         bench.node.carry_out = carry_out
     bench.write(replica)
     assert bench.take(Sync) == [Sync(1, on_disk=False)]
+
+
+def test_the_instructions_after_one_that_fails_are_carried_out_with_the_next_event() -> None:
+    bench = Bench()
+    replica = bench.host(row(1, ("athens",)))
+    bench.take_all()
+
+    def fail(_: Instruction) -> None:
+        bench.node.carry_out = carry_out
+        raise ZeroDivisionError
+
+    carry_out, bench.node.carry_out = bench.node.carry_out, fail
+    with pytest.raises(ZeroDivisionError):
+        bench.adopt(replica)  # the shell fails to carry out RowAdopted, the first instruction
+    bench.write(replica)
+    kinds = [type(one) for one in bench.take_all()]
+    assert kinds.index(Changed) < kinds.index(Sync)
 
 
 def test_a_finished_sync_says_what_can_be_applied() -> None:

@@ -281,7 +281,8 @@ def test_a_replica_counts_while_the_outcome_of_its_joining_of_the_parent_is_unkn
     [proposal] = bench.take(IsrProposal)
     bench.write(child)
     bench.sync(child)
-    proposal.in_doubt = True
+    leader_of(parent).isr_in_doubt(proposal)
+    [proposal] = bench.take(IsrProposal)
     leader_of(parent).isr_refused(proposal, 0.0)
     assert child.high_watermark == 4
 

@@ -230,8 +230,8 @@ class RespConnection:
         return kind is Kind.ALONE or self.reads > 0
 
     def _run_gets(self, commands: Sequence[Words], index: int) -> int:
-        """Begin the GETs from `index` on. Returns the place of the next command. The first GETs in a turn of the loop
-        are answered at once; later GETs of the turn are read together at its end.
+        """Begin the GETs from `index` on. Returns the place of the next command. The GETs of all clients in one turn of
+        the loop are read together at the turn's end.
         """
         service, view, queue = self.service, self._view, self._queue
         if view is None or not self.share.has_plenty:
@@ -240,13 +240,6 @@ class RespConnection:
             service.begin_turn()
         gets = service.gets
         keys = [commands[index][1]] if index + 1 == len(commands) else run_of_gets(commands, index)
-        if gets.is_first:
-            gets.is_first = False
-            values = self._values(keys)
-            if values is not None:
-                resp3 = self.resp3
-                self._answer(b"".join([bulk(value, resp3) for value in values]))
-                return index + len(keys)
         node_id, end = service.means.node_id, index
         for key in keys:
             route = view.route(key) if 0 < len(key) <= MAX_KEY_BYTES else None

@@ -109,8 +109,6 @@ class Gets:
         self._reads = reads
         self._batches: list[_Batch] = []
         self._open: dict[int, _Batch] = {}  # by partition: the batch that takes more keys
-        self.is_first = True
-        """True if this turn had no GET yet: the first GETs are read at once, which is quick for a single client."""
 
     def add(self, view: View, route: Route, key: bytes, connection: Getter, last: object) -> GetSlot | None:
         """Read a key at the end of the turn. `last` is the connection's newest slot. Returns a new slot for the answer,
@@ -128,12 +126,6 @@ class Gets:
         slot = GetSlot(connection)
         slots.append(slot)
         return slot
-
-    def end_turn(self) -> None:
-        """No more GETs come in this turn."""
-        self.is_first = True
-        if self._batches:
-            self.run()
 
     def run(self) -> bool:
         """Read all added keys. Returns True if there were any."""

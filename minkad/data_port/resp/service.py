@@ -106,7 +106,7 @@ class Service:
             self.begin_turn()
 
     def _end_turn(self) -> None:
-        self.gets.end_turn()
+        self.gets.run()
         self.is_in_turn, self._is_settling = False, True
         self._until = time.perf_counter() + TURN_S
         settling, self._settling = self._settling, []

@@ -22,5 +22,6 @@ def _violated(_: Node[Any], state: ReplicaState, wrong: str) -> None:
     raise AssertionError(f"{wrong}: {told(state)}")
 
 
+condemn = Node.condemn  # as it is in a daemon
 Node.check_every = 1
-Node.violated = _violated  # type: ignore[method-assign, assignment]
+Node.condemn = _violated  # type: ignore[method-assign, assignment]

@@ -272,7 +272,7 @@ class Connection(asyncio.Protocol):
 
     def drop(self) -> None:
         """End the connection at once; the receiver gets no more calls."""
-        self.receiver = _Deaf()
+        self.receiver = Deaf()
         self.abort()
 
     def write_raw(self, data: bytes) -> None:
@@ -316,7 +316,7 @@ def _sent_error(content: bytes) -> MinkaError:
         raise MinkaError(Code.INVALID_ARGUMENT, f"the content of a frame isn't an error: {error}") from error
 
 
-class _Deaf:
+class Deaf:
     """A receiver that ignores all calls."""
 
     def received(self, content: bytes) -> None: ...

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minka.v1.admin_pb2 import GetTableRequest, GetTableResponse
-from minka.wire.data_port import Connection, Receiver
+from minka.wire.data_port import Connection, Deaf, Receiver
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ThisNode:
 def connect_here(receiver: Receiver, serve: Callable[[Connection], Receiver]) -> Connection:
     """A connection whose client is `receiver`. `serve` makes the receiver of the node's side. Raises its MinkaError."""
     ours = Connection(receiver)
-    theirs = Connection(receiver)
+    theirs = Connection(Deaf())
     theirs.receiver = serve(theirs)
     here, there = _End(ours), _End(theirs)
     here.other, there.other = there, here

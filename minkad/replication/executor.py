@@ -151,7 +151,7 @@ class Executor:
 
     def _mark_passed(self, passed: i.MarkPassed) -> None:
         if (replica := self._replica(passed.partition_id)) is not None:
-            self._committer.has_applied(replica)
+            self._committer.wake_after_apply(replica)
 
     def _give_up(self, give_up: i.GiveUp) -> None:
         if (replica := self._replica(give_up.partition_id)) is not None:

@@ -97,9 +97,9 @@ class Node(Generic[H]):
         if self._events >= self.check_every:
             self._events = 0
             if wrong := state.violated():
-                self.violated(state, wrong)
+                self.condemn(state, wrong)
 
-    def violated(self, state: ReplicaState, wrong: str) -> None:
+    def condemn(self, state: ReplicaState, wrong: str) -> None:
         """The state breaks a rule: a bug. The replica counts as damaged, so that the node goes on with its other
         replicas, and another node leads this partition.
         """

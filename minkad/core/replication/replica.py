@@ -76,7 +76,8 @@ class Replica(ReplicaState):
         elif self.leader is not None:
             self.leader.row_changed(now)
         if has_grown:
-            # The merge copied the new range through the log. How old a follower's data is, it knows once it has these.
+            # The merge copied the new range through the log. Until a follower has these entries, it
+            # doesn't know how old its data is.
             self.freshness.begin_again()
         self._restructure(now)
         return has_grown

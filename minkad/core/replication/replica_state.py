@@ -471,7 +471,7 @@ class ReplicaState:
     def trim_log(self) -> bool:
         """Stage the removal of the entries that nobody needs. Returns True if there were any."""
         is_alone = len(self.row.replicas) == 1
-        base = self.retention.base(self.flushed, self.log.base, is_alone=is_alone)
+        base = self.retention.flushed_to(self.flushed, self.log.base, is_alone=is_alone)
         if base <= self.log.base:
             return False
         self.log.trim(base)
@@ -482,7 +482,7 @@ class ReplicaState:
     def violated(self) -> str:
         """Return the rule that this state breaks; "" if it breaks none. Ask between two events."""
         if self.role is Role.LEADER and self.row.leader_epoch <= self.led_before:
-            return "a leadership from before the start goes on"
+            return "a leadership that was given up goes on"
         if self.role is not Role.LEADER and self.gate.state is not Gate.OPEN:
             return "its gate is closed, and it doesn't lead"
         if self.durable > max(self._written, self._synced):

@@ -40,7 +40,8 @@ class _Copy:
 
 
 class Retention:
-    """The log may be trimmed up to `base`: the entries up to there are flushed here, and all readers have them.
+    """Finds the base, the offset up to which the log may be trimmed: the entries up to there are flushed here, and all
+    readers have them.
 
     Each replica also keeps the entries of its last flush, since it may become leader: then it needs the entries that
     other replicas lack, or must send these replicas a checkpoint. Example, with flushes at 100, 200, 300 and 400:
@@ -117,9 +118,9 @@ class Retention:
         """The node makes the data again from the log: forget all flushes."""
         self._flushes = ()
 
-    def base(self, flushed: int, log_base: int, *, is_alone: bool) -> int:
-        """The data is flushed up to `flushed`: return the offset up to which the log may be trimmed. `is_alone`: this
-        is the partition's only replica.
+    def flushed_to(self, flushed: int, log_base: int, *, is_alone: bool) -> int:
+        """The data is flushed up to `flushed`. Forgets the readers that are too late, and the copies that need too much
+        log. Returns the offset up to which the log may be trimmed. `is_alone`: this is the partition's only replica.
         """
         if not self._flushes or self._flushes[-1] < flushed:
             self._flushes = (*self._flushes, flushed)[-_FLUSHES_KEPT:]

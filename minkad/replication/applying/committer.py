@@ -206,9 +206,9 @@ class Committer:
         self._acknowledge(replica, entries, now)
         replica.note_applied(entries)
         self._flusher.applied(replica, size)
-        self.has_applied(replica)
+        self.wake_after_apply(replica)
 
-    def has_applied(self, replica: HostedReplica) -> None:
+    def wake_after_apply(self, replica: HostedReplica) -> None:
         """The replica has applied writes, or a mark: wake the parts that wait for that."""
         self._figures.note(replica.id)
         if replica.state.applied >= replica.state.ready_at:

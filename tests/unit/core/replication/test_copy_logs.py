@@ -45,7 +45,7 @@ def test_a_log_that_is_given_up_can_be_trimmed() -> None:
     bench, replicas = copied(500)
     replicas[0].flushed = 3
     for _ in range(2):
-        replicas[0].retention.base(3, 0, is_alone=False)
+        replicas[0].retention.flushed_to(3, 0, is_alone=False)
     assert bench.shared.copy_logs.bound(NONE) == [1]
     assert not replicas[0].retention.readers
     bench.shared.copy_logs.keep(replicas[0], "ephesus", 3, MOST)

@@ -171,7 +171,7 @@ def test_the_right_log_is_kept_from_the_first_entry_that_is_not_copied() -> None
     m.tick(0.0)
     assert list(m.right.retention.readers) == [f"merge into {LEFT}"]
     # The page has the first two entries, and three more are copied.
-    assert m.right.retention.base(m.right.applied, 0, is_alone=True) == 2 + 3
+    assert m.right.retention.flushed_to(m.right.applied, 0, is_alone=True) == 2 + 3
 
 
 def test_nothing_is_copied_while_one_of_the_partitions_is_being_handed_over() -> None:

@@ -3,12 +3,17 @@
 import ast
 from collections import defaultdict
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import minkad
-from minkad.core.replication.instructions import Apply, Changed, Instruction, Send, Sync
-from tests.unit.core.replication.bench import Bench, a_write, leader_of, row
+from minka.errors import Code
+from minkad.core.replication.instructions import Apply, Changed, Instruction, Level, Report, Send, Sync
+from minkad.core.replication.node import Node
+from minkad.core.replication.replica_state import ReplicaState
+from tests import strict_replicas
+from tests.unit.core.replication.bench import Bench, MemoryData, a_write, leader_of, row
 
 
 def test_instructions_of_an_event_that_comes_meanwhile_are_carried_out_after_the_present_ones() -> None:
@@ -65,6 +70,23 @@ def test_the_instructions_after_one_that_fails_are_carried_out_with_the_next_eve
     bench.write(replica)
     kinds = [type(one) for one in bench.take_all()]
     assert kinds.index(Changed) < kinds.index(Sync)
+
+
+def test_a_daemon_condemns_a_replica_whose_state_can_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node goes on with its other replicas."""
+    monkeypatch.setattr(Node, "condemn", strict_replicas.condemn)
+    monkeypatch.setattr(ReplicaState, "violated", lambda self: "a rule" if self.id == 1 else "")
+    bench = Bench()
+    replica = bench.host(row(1, ("athens",)))
+    bench.write(bench.host(row(2, ("athens",))))
+    damage = cast("MemoryData", replica.data).damage
+    assert damage is not None
+    assert damage.code is Code.CORRUPT_DATA
+    assert "a rule" in str(damage)
+    (first, *_) = bench.take(Report)
+    assert first.level is Level.ERROR
+    assert bench.hosted(2).state.high_watermark == 0
+    assert cast("MemoryData", bench.hosted(2).state.data).damage is None
 
 
 def test_a_finished_sync_says_what_can_be_applied() -> None:

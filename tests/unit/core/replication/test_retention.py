@@ -9,11 +9,11 @@ from tests.unit.core.replication.bench import Bench, leader_of, log_of, row
 
 def flushed(retention: Retention, *offsets: int) -> list[int]:
     """Flush at each of these offsets. Returns, for each flush, the offset up to which the log may be trimmed."""
-    return [retention.base(offset, 0, is_alone=False) for offset in offsets]
+    return [retention.flushed_to(offset, 0, is_alone=False) for offset in offsets]
 
 
 def test_a_replica_that_is_alone_keeps_no_flushed_entries() -> None:
-    assert Retention(0).base(5, 0, is_alone=True) == 5
+    assert Retention(0).flushed_to(5, 0, is_alone=True) == 5
 
 
 def test_replicas_keep_the_log_since_the_flush_before_the_last() -> None:
@@ -72,7 +72,7 @@ def test_the_newest_bytes_are_kept_for_readers_of_changes() -> None:
     retention = Retention(100)
     bases = []
     for flush in (10, 20, 30, 40):
-        bases.append(retention.base(flush, 0, is_alone=True))
+        bases.append(retention.flushed_to(flush, 0, is_alone=True))
         retention.applied_bytes += 60
     assert bases == [0, 0, 10, 20]
 
@@ -84,7 +84,7 @@ def test_a_follower_is_late_after_a_broken_stream_and_in_time_after_its_answer()
     leader_of(replica).disconnected(leader_of(replica).progress["byzantium"], "reset", 0.0)
     bench.stands(replica, "byzantium", log_of(1, 1, 1, 1))
     bench.write(replica, *[b"\x92\x90\x90"] * 6)
-    assert [replica.retention.base(offset, 0, is_alone=False) for offset in (5, 6, 7, 8, 9)] == [0, 4, 4, 4, 4]
+    assert [replica.retention.flushed_to(offset, 0, is_alone=False) for offset in (5, 6, 7, 8, 9)] == [0, 4, 4, 4, 4]
 
 
 def test_a_replica_trims_entries_that_no_reader_needs() -> None:
@@ -121,7 +121,7 @@ def test_entries_that_are_unflushed_or_needed_by_a_timely_reader_are_never_trimm
         if kind == "flush":
             at += value
             retention.applied_bytes += value
-            trimmed = retention.base(at, base, is_alone=is_alone)
+            trimmed = retention.flushed_to(at, base, is_alone=is_alone)
             base = max(base, trimmed)
             assert trimmed <= min([at, *(needs for name, needs in needed.items() if name not in late)])
         elif kind == "keep":  # a reader can't request trimmed entries
@@ -146,7 +146,7 @@ def test_asking_for_a_copys_log_changes_nothing_and_flushes_without_progress_are
     retention.keep_for_copy("byzantium", 3, 1000)
     for offset in (4, 4, 4, 8):
         retention.applied_bytes += 10
-        retention.base(offset, 0, is_alone=False)
+        retention.flushed_to(offset, 0, is_alone=False)
     assert [retention.copy_log("byzantium") for _ in range(2)] == [(40, 1000)] * 2
     retention.keep_for("byzantium", 5)
     assert retention.copy_log("byzantium") == (30, 1000)

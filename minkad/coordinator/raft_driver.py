@@ -10,7 +10,6 @@ from minka.errors import Code, MinkaError
 from minka.v1.raft_pb2 import (
     ENTRY_CONF_CHANGE,
     ENTRY_NORMAL,
-    MSG_APP_RESP,
     MSG_HEARTBEAT,
     MSG_HEARTBEAT_RESP,
     MSG_VOTE_RESP,
@@ -22,7 +21,6 @@ from minka.v1.raft_pb2 import (
     Message,
     Snapshot,
 )
-from minkad.coordinator.commit_news import CommitNews
 from minkad.coordinator.leader_silence import LeaderSilence
 from minkad.coordinator.piece import PIECE_S, Piece
 from minkad.coordinator.raft_proposals import Proposals, answer, shares_of
@@ -50,7 +48,6 @@ MAX_QUEUED_PROPOSALS: Final = 8192
 CAMPAIGN_TICKS: Final = 4  # when the leader has died, the voters campaign one after the other: after 2, 6, 10 … ticks
 MAX_UNAPPLIED_BYTES: Final = 16 * 1024 * 1024  # with more committed bytes, the Ready loop waits until all are applied
 
-_SENT_AHEAD: Final = 2  # with fewer entries under way, a leader sends the next ones while its disk works
 _HEARTBEATS: Final = (MSG_HEARTBEAT, MSG_HEARTBEAT_RESP)
 
 
@@ -114,7 +111,6 @@ class RaftDriver:
         self._log = raft_storage
         self._log_db = log_db
         self._transport = transport
-        self._commit_news = CommitNews(transport.send)
         self._machine = machine
         self._tick_seconds = tick_seconds
         self._snapshot_entries = snapshot_entries
@@ -134,13 +130,10 @@ class RaftDriver:
         self._gave_up_term = 0  # the last term in which this node gave up its leader
         self._log_is_checked = False
         self._tick_due = self._is_applying = False
-        # `_is_away`: between `ready` and `advance`, the Ready loop waits for the disk, for the decoding of a snapshot,
-        # or until all is applied. Meanwhile heartbeats are handled outside of the loop. `_goes_on`: it waits for the
-        # disk, and all entries committed before are passed on. Meanwhile a leader replicates and applies later entries.
-        self._is_away = self._goes_on = False
-        self._staged_commit = raft_storage.initial_state()[0].commit  # the log's commit index, or its next write's
+        # Between `ready` and `advance`, the Ready loop waits for the disk, for the decoding of a snapshot, or until all
+        # is applied. Meanwhile heartbeats are handled outside of the loop.
+        self._is_away = False
         self._snapshot_due = False  # a change of the configuration was applied since the last snapshot
-        self._snapshot_waits = False  # a snapshot is due, and waits until `_staged_commit` covers it
         self._snapshotting: asyncio.Task[None] | None = None
         self._in_thread = in_thread
         self._wake = asyncio.Event()
@@ -162,7 +155,7 @@ class RaftDriver:
         for message in messages:
             if message.to != own:
                 continue
-            if self._is_away and (message.type in _HEARTBEATS or self._is_answer(message)):
+            if self._is_away and message.type in _HEARTBEATS:
                 self._step(message)
             elif len(self._inbox) < MAX_QUEUED_MESSAGES:
                 self._inbox.append(message)
@@ -183,8 +176,6 @@ class RaftDriver:
             return future
         self._proposals.append((commands, future))
         self._wake.set()
-        if self._goes_on and len(self._proposals) == 1:
-            asyncio.get_running_loop().call_soon(self._propose_without_disk)
         return future
 
     def propose_conf_change(self, change: ConfChangeV2) -> None:
@@ -337,31 +328,14 @@ class RaftDriver:
             self._wake.set()
 
     def _go_on_without_disk(self) -> None:
-        """Do the work that needn't wait for the disk: heartbeats, confirmations of reads, and a leader's replication.
-        So a slow disk costs neither the leadership nor clearances. A leader whose disk doesn't answer at all sends no
+        """Do the work that needn't wait for the disk: heartbeats and confirmations of reads. So a slow disk costs
+        neither the leadership nor clearances. A leader whose disk doesn't answer at all sends no
         heartbeats, and loses both.
         """
         self._send(self.raw.heartbeats())
         self._confirm(self.raw.confirmed_reads())
         if not self.is_leader:
             self._on_progress()  # another node may lead by now
-
-        if self._goes_on and self.is_leader and not self._is_stalled_leader:
-            self._send(self.raw.messages_meanwhile())
-            self._pass_on(self.raw.committed_meanwhile())
-
-    def _is_answer(self, message: Message) -> bool:
-        """True if a follower answers this leader, whose own disk works: other nodes may be a quorum without it."""
-        return message.type == MSG_APP_RESP and self._goes_on and self.is_leader
-
-    def _propose_without_disk(self) -> None:
-        """Let others write proposals while this leader's disk works on an earlier entry. At most one batch of proposals
-        is sent ahead: all later proposals are in the next batch.
-        """
-        may_send = self._goes_on and self.is_leader and not self._is_stalled_leader
-        if may_send and self._proposals and len(self._waiting) < _SENT_AHEAD:
-            self._propose_queued()
-            self._go_on_without_disk()
 
     @property
     def _is_stalled_leader(self) -> bool:
@@ -372,8 +346,7 @@ class RaftDriver:
         if not messages:
             return
         holds_back = self._is_stalled_leader
-        others = self._commit_news.without(messages)
-        self._transport.send([m for m in others if not (holds_back and m.type in _HEARTBEATS)])
+        self._transport.send([m for m in messages if not (holds_back and m.type in _HEARTBEATS)])
 
     def _confirm(self, reads: Iterable[ReadState]) -> None:
         if self._is_stalled_leader:
@@ -437,17 +410,12 @@ class RaftDriver:
     async def _handle(self, ready: Ready) -> None:
         self._send(ready.messages_at_once)
         self._log.stage(ready)
-        if ready.hard_state is not None:
-            self._staged_commit = ready.hard_state.commit
-            if self._snapshot_waits:
-                self._apply_wake.set()
         ahead = _durable_before(ready)
         self._pass_on(ready.committed_entries[:ahead])
         if ready.must_sync or ready.snapshot is not None:
             self._is_away = True
-            self._goes_on = ahead == len(ready.committed_entries) and self._committed_bytes <= MAX_UNAPPLIED_BYTES
             await self._log_db.sync()
-            self._is_away = self._goes_on = False
+            self._is_away = False
         for message in ready.messages:
             if message.type == MSG_VOTE_RESP and not message.reject:
                 message.silence_ms = self._silence.milliseconds(self._clock())
@@ -562,10 +530,6 @@ class RaftDriver:
             return
         if self.applied_index < self._log.first_index():
             return  # a snapshot from the leader has replaced the log, and is about to be restored
-        # A leader may apply entries before its own log says that they are committed: see `committed_meanwhile`.
-        self._snapshot_waits = self.applied_index > self._staged_commit
-        if self._snapshot_waits:
-            return
         if self._snapshotting is not None and not self._snapshotting.done():
             return  # this is checked again when it ends
         self._snapshot_due = False

@@ -6,7 +6,6 @@ Source: etcd/raft, RawNode without asynchronous storage writes.
 from dataclasses import dataclass
 
 from minka.v1.raft_pb2 import (
-    ENTRY_NORMAL,
     MSG_APP_RESP,
     MSG_BEAT,
     MSG_CHECK_QUORUM,
@@ -57,7 +56,6 @@ class _Accepted:
     last: tuple[int, int] | None  # (index, term) of the last entry, if it was not persisted then
     snapshot: Snapshot | None
     committed: list[Entry]
-    meanwhile: list[Entry]  # entries that were committed since, and handed out to be applied
 
 
 class RawNode:
@@ -207,7 +205,6 @@ class RawNode:
             last=log.last_entry() if log.unstable.entries else None,
             snapshot=ready.snapshot,
             committed=committed,
-            meanwhile=[],
         )
         if committed:
             log.accept_applying(committed[-1].index)
@@ -230,10 +227,9 @@ class RawNode:
             r.raft_log.unstable.stable_to(*accepted.last)
         if accepted.snapshot:
             r.applied_snapshot(accepted.snapshot)
-        for committed in (accepted.committed, accepted.meanwhile):
-            if committed:
-                r.applied_to(committed[-1].index)
-                r.reduce_uncommitted(committed)
+        if committed := accepted.committed:
+            r.applied_to(committed[-1].index)
+            r.reduce_uncommitted(committed)
 
     def heartbeats(self) -> list[Message]:
         """Take the heartbeats and answers to heartbeats that wait for the next Ready.
@@ -256,32 +252,6 @@ class RawNode:
             return []
         taken, r.read_states = r.read_states, []
         return taken
-
-    def messages_meanwhile(self) -> list[Message]:
-        """Take a leader's messages while a Ready is being persisted: see `_may_send_at_once`. Empty if it may not."""
-        if not self._may_send_at_once():
-            return []
-        taken, self.raft.msgs = self.raft.msgs, []
-        return taken
-
-    def committed_meanwhile(self) -> list[Entry]:
-        """Take the entries committed while a Ready is being persisted, to be applied after the Ready's committed
-        entries: only entries that this Ready or an earlier one has handed out, up to the first change of the
-        configuration.
-
-        A quorum of other nodes has them on disk. This node may lose them in a crash, with all that it has applied.
-        """
-        accepted = self._accepted
-        assert accepted is not None, "a Ready is under way"
-        log, found = self.raft.raft_log, []
-        for entry in log.next_committed():
-            if entry.type != ENTRY_NORMAL or entry.index >= log.unstable.offset_in_progress:
-                break
-            found.append(entry)
-        if found:
-            log.accept_applying(found[-1].index)
-            accepted.meanwhile += found
-        return found
 
     # Status
 

@@ -1,14 +1,10 @@
 """A leader sends some messages before its own write is durable. Other messages, and decisions, wait for the write."""
 
 from minka.v1.raft_pb2 import (
-    CONF_CHANGE_ADD_LEARNER_NODE,
-    ENTRY_NORMAL,
     MSG_APP,
     MSG_APP_RESP,
     MSG_HEARTBEAT,
     MSG_VOTE_RESP,
-    ConfChangeSingle,
-    ConfChangeV2,
     Entry,
     Message,
 )
@@ -143,56 +139,3 @@ def test_an_entry_with_the_same_index_of_another_term_is_still_to_be_written() -
     persist(group, ready)
     leader.advance(ready)
     assert [(entry.term, entry.data) for entry in leader.ready().entries] == [(2, b"y")]
-
-
-def test_entries_that_others_have_committed_are_applied_during_a_write() -> None:
-    """The write under way has entry x, but not entry y. So y is applied only with the next Ready, although the other
-    nodes have acknowledged it.
-    """
-    group = Group(3)
-    leader, ready, index = proposed(group)
-    leader.propose(b"y")
-    sent = leader.messages_meanwhile()
-    assert [(m.type, m.to, m.entries[-1].data) for m in sent] == [(MSG_APP, 2, b"y"), (MSG_APP, 3, b"y")]
-    for follower in (2, 3):
-        acknowledge(leader, follower, index + 1)
-    assert group.commit(1) == index + 1
-    assert [entry.data for entry in leader.committed_meanwhile()] == [b"x"]
-    assert leader.committed_meanwhile() == []
-    persist(group, ready)
-    leader.advance(ready)
-    assert leader.raft.raft_log.applied == index
-    ready = leader.ready()
-    assert [entry.data for entry in ready.entries] == [b"y"]
-    assert [entry.data for entry in ready.committed_entries] == [b"y"]
-
-
-def test_a_change_of_the_configuration_is_not_applied_during_a_write() -> None:
-    group = Group(3)
-    leader = group.elect(1)
-    leader.propose(b"x")
-    leader.propose_conf_change(ConfChangeV2(changes=[ConfChangeSingle(type=CONF_CHANGE_ADD_LEARNER_NODE, node_id=4)]))
-    ready = leader.ready()
-    for follower in (2, 3):
-        acknowledge(leader, follower, leader.last_index())
-    assert [entry.data for entry in leader.committed_meanwhile()] == [b"x"]
-    persist(group, ready)
-    leader.advance(ready)
-    assert [entry.type == ENTRY_NORMAL for entry in leader.ready().committed_entries] == [False]
-
-
-def test_a_leader_sends_nothing_during_the_write_of_its_term() -> None:
-    group = Group(3, pre_vote=False)
-    node = group.nodes[1]
-    node.campaign()
-    for voter in (2, 3):
-        node.step(Message(type=MSG_VOTE_RESP, from_id=voter, to=1, term=1))
-    ready = node.ready()
-    assert ready.hard_state is not None
-    node.propose(b"x")
-    for follower in (2, 3):
-        acknowledge(node, follower, ready.entries[-1].index)
-    assert node.messages_meanwhile() == []
-    persist(group, ready)
-    node.advance(ready)
-    assert {m.to for m in node.ready().messages_at_once} == {2, 3}

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from minka.v1.cluster_pb2 import Node
 from minka.v1.coordinator_pb2 import HeartbeatRequest, HeartbeatResponse, RegisterResponse
 from minkad.coordinator.acknowledgements import Acknowledgements
 from minkad.coordinator.controller_settings import ControllerSettings
-from minkad.coordinator.deciding import Deciding
+from minkad.coordinator.deciding import Deciding, Log
 from minkad.coordinator.node_reports import NodeReports
 from minkad.coordinator.outboxes import Outboxes, UpdateReplicas
 from minkad.coordinator.upkeep import Upkeep
@@ -48,13 +48,11 @@ class ActiveController(Deciding):
         term: int,
         settings: ControllerSettings,
         *,
+        raft_log: Log,
         raft_id: int,
         former_leader: int,
         unconfirmed_since: float,
-        propose: Callable[..., asyncio.Future[None]],
-        confirm_leadership: Callable[[float, Callable[[float], None]], None],
         update_replicas: UpdateReplicas,
-        logged: Callable[[], Awaitable[None]],
         before_tick: Callable[[], None],
         hand_over: Callable[[str], None],
         now: Callable[[], float],
@@ -64,7 +62,7 @@ class ActiveController(Deciding):
         """`raft_id` is this node's. Since `unconfirmed_since`, in seconds of `now`, no quorum has confirmed a former
         leader, and no voter that elected this one has heard from `former_leader` (a raft id; 0: unknown).
         """
-        super().__init__(committed, propose, logged, now)
+        super().__init__(committed, raft_log, raft_id, now)
         self.term = term
         self.settings = settings
         self.reports = NodeReports(committed, self.decided)
@@ -74,8 +72,6 @@ class ActiveController(Deciding):
         self.outboxes = Outboxes(committed, term, update_replicas, self._acknowledgements.add, jitter, self.fail)
         self.confirmed_at = float("-inf")  # the last time at which a quorum is known to have followed this leader
         self._committed = committed
-        self._raft_id = raft_id
-        self._confirm_leadership = confirm_leadership
         self._before_tick = before_tick
         self._hand_over = hand_over  # called with the reason, repeatedly, while this node serves nothing
         self._registrations: dict[str, asyncio.Future[None]] = {}  # by node: its last registration
@@ -217,7 +213,7 @@ class ActiveController(Deciding):
             is_due = now - asked_at >= CONFIRM_INTERVAL_S - TICK / 2
             if is_due or self.detector.hears_nothing_of_some(self._others(), now):
                 asked_at = now
-                self._confirm_leadership(now, self._confirmed)
+                self._log.confirm_leadership(now, self._confirmed)
             await asyncio.sleep(TICK)
 
     async def _tick(self) -> None:

@@ -7,9 +7,9 @@ Kafka's QuorumController.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from minka.errors import Code, MinkaError
 from minka.v1.records_pb2 import Record, RecordBatch
@@ -29,21 +29,35 @@ T = TypeVar("T")
 SCHEDULE_REST: Final = 2  # a look that finds no next step is followed by a pause twice as long
 
 
+class Log(Protocol):
+    """The Raft log, for the node that leads: the part of `RaftDriver` that an active controller uses."""
+
+    def propose(self, *commands: bytes) -> asyncio.Future[None]:
+        """Propose commands, of which all are committed, or none. Done when they are applied here."""
+
+    async def logged_by(self, raft_ids: Collection[int]) -> None:
+        """Wait until these members have synced all that was proposed. Raises OUTCOME_UNKNOWN."""
+
+    def confirm_leadership(self, now: float, confirmed: Callable[[float], None]) -> None:
+        """Call `confirmed(now)` when a quorum has acknowledged, after `now`, that this node leads."""
+
+
 class Deciding(ABC):
     """The part of the active controller that decides and proposes. It decides nothing more once it has `failed`."""
 
     def __init__(
         self,
         committed: State,
-        propose: Callable[..., asyncio.Future[None]],
-        logged: Callable[[], Awaitable[None]],
+        raft_log: Log,
+        raft_id: int,
         now: Callable[[], float],
     ) -> None:
+        """`raft_id` is this node's."""
         self.decided = committed.copy()  # the state after all proposals, of which the last ones may not be committed
         self.failed = False  # True once a proposal or a task has failed; the coordinator then ends this controller
         self._is_closed = False
-        self._propose = propose
-        self._logged = logged
+        self._log = raft_log
+        self._raft_id = raft_id
         self._now = now
         self._turn = asyncio.Lock()  # held by the caller that changes the table
         self._last_proposal: asyncio.Future[None] | None = None  # when it is done, all earlier ones are, too
@@ -87,7 +101,7 @@ class Deciding(ABC):
             await self.all_recorded()
             raise
         if logged:
-            await self._logged()
+            await self._log.logged_by([self._raft_id])
         elif proposal is not None:
             await asyncio.shield(proposal)
         return answer
@@ -170,7 +184,7 @@ class Deciding(ABC):
 
     def _propose_together(self, batches: Sequence[bytes]) -> None:
         """Propose encoded batches of records; they are applied one after the other."""
-        self._last_proposal = self._propose(*batches)
+        self._last_proposal = self._log.propose(*batches)
         self._last_proposal.add_done_callback(self._proposed)
         self._schedule_soon()
 

@@ -142,7 +142,7 @@ def fail_without_confirmation() -> Sequence[Patch]:
 
     async def keep_leading(self: ActiveController) -> None:
         while True:
-            self._confirm_leadership(self._now(), self._confirmed)
+            self._log.confirm_leadership(self._now(), self._confirmed)
             await self._fail_silent_nodes()
             await asyncio.sleep(active_controller.TICK)
 

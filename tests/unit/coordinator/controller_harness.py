@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from minka.v1.admin_pb2 import PlanReassignRequest
 from minka.v1.cluster_pb2 import Cluster, HashFunction, Node, PartitionState
@@ -45,13 +45,11 @@ class Harness:
             self.state,
             1,
             settings,
+            raft_log=self,
             raft_id=raft_id,
             former_leader=former,
             unconfirmed_since=self.now - silent_for,
-            propose=self.propose,
-            confirm_leadership=lambda asked_at, confirmed: confirmed(asked_at) if self.confirms else None,
             update_replicas=self.update_replicas,
-            logged=self.logged,
             before_tick=self.count_tick,
             hand_over=self.hand_overs.append,
             now=lambda: self.now,
@@ -59,7 +57,11 @@ class Harness:
             in_thread=asyncio.to_thread,
         )
 
-    async def logged(self) -> None:
+    def confirm_leadership(self, now: float, confirmed: Callable[[float], None]) -> None:
+        if self.confirms:
+            confirmed(now)
+
+    async def logged_by(self, raft_ids: Collection[int]) -> None:
         """Return at once: in these tests every node has the log already."""
 
     def count_tick(self) -> None:

@@ -44,7 +44,7 @@ class Checkpoints:
         progress.state.retention.release(progress.node_id)
         transfer = self._begun(progress)
         tries, reason = transfer.tries, transfer.restarted_by
-        self._node.outbox.put(SendCheckpoint(progress, kept, tries, reason, progress.fell_behind))
+        self._node.outbox.append(SendCheckpoint(progress, kept, tries, reason, progress.fell_behind))
         if tries > 1:
             names = {"partition": progress.state.id, "target": progress.node_id, "tries": tries, "reason": reason}
             self._node.outbox.report(Level.WARNING, "a copy begins again", **names)
@@ -74,7 +74,7 @@ class Checkpoints:
         pause = min(settings.first_backoff * 2.0 ** min(transfer.failures, 10), settings.longest_backoff)
         transfer.blocked_by, transfer.is_sending, transfer.again_at = reason, False, now + pause
         transfer.failures += 1
-        self._node.outbox.put(WakeAt(partition_id, transfer.again_at))
+        self._node.outbox.append(WakeAt(partition_id, transfer.again_at))
 
     def due(self, now: float) -> list[str]:
         """The followers that the leader is to probe again, each once."""

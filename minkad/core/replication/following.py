@@ -78,7 +78,7 @@ class Follower:
         is_unknown = self.state.data.is_closed and not self.state.data.is_known
         if self._held or (shortens and is_unknown):
             if not self._held:
-                self._node.outbox.put(OpenData(self.state.id))  # all entries in the data are certainly committed
+                self._node.outbox.append(OpenData(self.state.id))  # all entries in the data are certainly committed
             self._held.append((append, stream, known_at))
             return
         if append.truncate:
@@ -99,7 +99,7 @@ class Follower:
             is_barrier = has_mark or self.state.needs_disk
             if is_barrier:
                 self.state.barrier(log.end)
-            self._node.outbox.put(Sync(self.state.id, is_barrier))
+            self._node.outbox.append(Sync(self.state.id, is_barrier))
         else:
             self.advance()
 
@@ -211,7 +211,7 @@ class Follower:
         state = self.state
         epoch, is_attached = state.row.leader_epoch, state.data.is_attached
         ack = Ack(state.id, epoch, standing, state.durable, lineage, kept, is_attached)
-        self._node.outbox.put(Answer(stream, ack))
+        self._node.outbox.append(Answer(stream, ack))
 
     def refresh(self) -> None:
         """Bring `freshness` up to the applied offset. If the leader's row has a greater generation, do nothing: a split

@@ -76,7 +76,7 @@ class HandOver:
     def _close_gate(self, now: float) -> None:
         self._step, self._closed_at = _Step.CLOSE, now
         self._state.gate.close()
-        self._node.outbox.put(Reached("migration.close_gate"))
+        self._node.outbox.append(Reached("migration.close_gate"))
         self._wake(now + self._node.settings.write_pause_timeout)
 
     def _wait_closed(self, now: float) -> None:
@@ -106,7 +106,7 @@ class HandOver:
             target=self.successor,
         )
         self._inquiry.asked(request)
-        self._node.outbox.put(AskHandOver(request))
+        self._node.outbox.append(AskHandOver(request))
 
     def answered(self, request: HandOverRequest, error: MinkaError | None, now: float) -> None:
         """The controller has answered; the rows that it sent are adopted already."""
@@ -117,7 +117,7 @@ class HandOver:
         elif outcome is not Outcome.STALE:  # if it is RECORDED, the new row has ended this hand-over, or will soon
             if outcome is Outcome.UNKNOWN:
                 self._block(f"waiting for the outcome of the hand-over: {error}")
-            self._node.outbox.put(WakeAt(self._state.id, self._inquiry.due_at))
+            self._node.outbox.append(WakeAt(self._state.id, self._inquiry.due_at))
 
     def _give_up(self, now: float) -> None:
         self._open_gate(now)
@@ -128,8 +128,8 @@ class HandOver:
     def _open_gate(self, now: float) -> None:
         if self._state.gate.is_closed:
             self._state.gate.open()
-            self._node.outbox.put(GateOpened(self._state.id, self.successor, now - self._closed_at))
-            self._node.outbox.put(Changed(self._state.id))
+            self._node.outbox.append(GateOpened(self._state.id, self.successor, now - self._closed_at))
+            self._node.outbox.append(Changed(self._state.id))
 
     def _block(self, reason: str) -> None:
         if not self.blocked_by:
@@ -145,4 +145,4 @@ class HandOver:
 
     def _wake(self, at: float) -> None:
         self._due_at = at
-        self._node.outbox.put(WakeAt(self._state.id, at))
+        self._node.outbox.append(WakeAt(self._state.id, at))

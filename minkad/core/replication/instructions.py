@@ -240,22 +240,8 @@ Instruction = (
 )
 
 
-class Outbox:
-    """The instructions of all replicas of a node, in their order, until the event that caused them is over."""
-
-    def __init__(self) -> None:
-        self._instructions: deque[Instruction] = deque()
-
-    def __bool__(self) -> bool:
-        """True if there are any."""
-        return bool(self._instructions)
-
-    def put(self, instruction: Instruction) -> None:
-        self._instructions.append(instruction)
-
-    def take(self) -> Instruction:
-        """The oldest instruction, which is then no longer here."""
-        return self._instructions.popleft()
+class Outbox(deque[Instruction]):
+    """The instructions of all replicas of a node that aren't carried out yet, the oldest first."""
 
     def report(self, level: Level, text: str, **names: object) -> None:
-        self.put(Report(level, text, names))
+        self.append(Report(level, text, names))

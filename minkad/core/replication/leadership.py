@@ -246,7 +246,7 @@ class Leader:
                 makes_child = bool(state.row.splitting and state.row.split_to)
                 for progress in self.progress.values():
                     if progress.is_replicating:
-                        self._node.outbox.put(SendWatermark(progress, at_once=makes_child))
+                        self._node.outbox.append(SendWatermark(progress, at_once=makes_child))
         elif self.progress:
             state.log.bound_tail(state.durable)
         self._node.apply(state)
@@ -273,23 +273,23 @@ class Leader:
     def _add(self, node: str, now: float) -> None:
         progress = self.progress[node] = Progress(node, self.state)
         self._caught_up[node] = CaughtUp(now, self.state.log.end, now)
-        self._node.outbox.put(StartSending(progress))
+        self._node.outbox.append(StartSending(progress))
 
     def _remove(self, node: str) -> None:
         progress = self.progress.pop(node)
         if self._checkpoints.forget(node):
-            self._node.outbox.put(CancelCheckpoint(progress))
+            self._node.outbox.append(CancelCheckpoint(progress))
         self._joining.discard(node)
         self._usable.discard(node)
         del self._caught_up[node]
         progress.wait_for_checkpoint()
         self.state.retention.release(node)
-        self._node.outbox.put(StopSending(progress))
+        self._node.outbox.append(StopSending(progress))
 
     def _send(self, progress: Progress) -> None:
         if progress.wants_sending:
             progress.is_queued = True
-            self._node.outbox.put(Send(progress))
+            self._node.outbox.append(Send(progress))
 
     def _send_to_all(self) -> None:
         for progress in self.progress.values():
@@ -366,7 +366,7 @@ class Leader:
             self._stop_joining(node)
         self.advance()
         if self.state.row.splitting:
-            self._node.outbox.put(WakeAt(self.state.id, now))  # perhaps now all followers have made the child
+            self._node.outbox.append(WakeAt(self.state.id, now))  # perhaps now all followers have made the child
         if node not in self.state.row.isr:
             self._caught_up[node].observe(progress, self.state.log.end, now)
             self._consider(progress, now)
@@ -401,7 +401,7 @@ class Leader:
         """It isn't known whether the controller records the proposal: propose it again."""
         if self.proposed is proposal:
             self.proposed = replace(proposal, in_doubt=True)
-            self._node.outbox.put(self.proposed)
+            self._node.outbox.append(self.proposed)
 
     def isr_refused(self, proposal: IsrProposal, now: float) -> None:
         """The controller refused the proposal; the row is unchanged."""
@@ -415,7 +415,7 @@ class Leader:
         if proposal.in_doubt and set(proposal.isr) != set(row.isr):
             # The controller may yet record an earlier try. A newer row rules that out, so propose the present set.
             self.proposed = replace(proposal, isr=tuple(row.isr), eligible=tuple(eligible_replicas(row)))
-            self._node.outbox.put(self.proposed)
+            self._node.outbox.append(self.proposed)
             return
         self._joining.clear()
         self.proposed = None
@@ -502,7 +502,7 @@ class Leader:
         assert set(isr) <= counted, f"{isr} has nodes that are not among {counted}"
         eligible = self._eligible.proposed(isr)
         self.proposed = IsrProposal(row.id, self.leader_epoch, row.partition_epoch, tuple(isr), eligible)
-        self._node.outbox.put(self.proposed)
+        self._node.outbox.append(self.proposed)
 
     # The end
 

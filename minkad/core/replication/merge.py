@@ -123,10 +123,10 @@ class Merge:
     def _copy(self, now: float) -> None:
         """Copy the next page of the right one's rows."""
         if self.right.data.is_closed:
-            self._node.outbox.put(OpenData(self.right.id))
+            self._node.outbox.append(OpenData(self.right.id))
             return
         if self._start is None:
-            self._node.outbox.put(Reached("merge.copy"))
+            self._node.outbox.append(Reached("merge.copy"))
             self.left.announce_trim(range_of(self.left.row), copies_follow=True)
             self._start, self._copied, self._near_until = self._range.start, self.right.applied, 0.0
             self._base = self.right.data.version_base
@@ -138,7 +138,7 @@ class Merge:
             keys, rows, is_all = self.right.data.stored_page(*wanted, False, _PAGE_ROWS, _PAGE_BYTES, _MAX_PASSED)
         except DeletedAheadError:
             self._is_clearing = True
-            self._node.outbox.put(MakeRoom(self.left.id, self.right.id, wanted))
+            self._node.outbox.append(MakeRoom(self.left.id, self.right.id, wanted))
             return
         if keys or is_all:  # even without rows: later rows need versions above those of deleted rows
             loaded = self.right.data.loaded_version
@@ -147,7 +147,7 @@ class Merge:
             self._start = keys[-1] + b"\x00"
         if is_all:
             self._step = _Step.CATCH_UP
-        self._node.outbox.put(WakeAt(self.left.id, now))  # other partitions have their turn before the next page
+        self._node.outbox.append(WakeAt(self.left.id, now))  # other partitions have their turn before the next page
 
     def cleared(self, error: MinkaError | None, now: float) -> None:
         """The shell has carried out `MakeRoom`, or `MakeRoom` has failed with `error`."""
@@ -200,7 +200,7 @@ class Merge:
             return False
         if not self._near_until:
             self._near_until = now + self._node.settings.write_pause_timeout
-            self._node.outbox.put(WakeAt(self.left.id, self._near_until))
+            self._node.outbox.append(WakeAt(self.left.id, self._near_until))
         return now >= self._near_until or len(self._appended) < 2 or self.left.applied >= self._appended[-2]
 
     def _has_room(self) -> bool:
@@ -215,10 +215,10 @@ class Merge:
 
     def _freeze(self, now: float) -> None:
         """Let new writes to the right one wait, so that the last writes can be copied."""
-        self._node.outbox.put(Reached("merge.freeze"))
+        self._node.outbox.append(Reached("merge.freeze"))
         self.right.gate.freeze()
         self._step, self._due_at = _Step.FREEZE, now + self._node.settings.write_pause_timeout
-        self._node.outbox.put(WakeAt(self.left.id, self._due_at))
+        self._node.outbox.append(WakeAt(self.left.id, self._due_at))
 
     def _drain(self) -> None:
         if self.left.is_async:  # this mark brings the copy to the disk before the right one's data is deleted
@@ -241,7 +241,7 @@ class Merge:
             merged_epoch=self.right.row.partition_epoch,
         )
         self._inquiry.asked(request)
-        self._node.outbox.put(AskFinishMerge(request))
+        self._node.outbox.append(AskFinishMerge(request))
 
     def answered(self, request: FinishMergeRequest, error: MinkaError | None, now: float) -> None:
         """The controller has answered; the rows that it sent are adopted already."""
@@ -255,7 +255,7 @@ class Merge:
             self._thaw()
             self._wait(_Step.PAUSE, now)
         else:
-            self._node.outbox.put(WakeAt(self.left.id, self._inquiry.due_at))
+            self._node.outbox.append(WakeAt(self.left.id, self._inquiry.due_at))
 
     def _partition_epochs(self) -> tuple[int, int]:
         return self.left.row.partition_epoch, self.right.row.partition_epoch
@@ -263,12 +263,12 @@ class Merge:
     def _wait(self, step: _Step, now: float) -> None:
         self._step, self._due_at = step, now + self._pause
         self._pause = min(2 * self._pause, self._node.settings.longest_backoff)
-        self._node.outbox.put(WakeAt(self.left.id, self._due_at))
+        self._node.outbox.append(WakeAt(self.left.id, self._due_at))
 
     def _thaw(self) -> None:
         """Writes to the right one go on. After the merge nobody leads the right one, so these writes are refused."""
         self.right.gate.thaw()
-        self._node.outbox.put(Changed(self.right.id))
+        self._node.outbox.append(Changed(self.right.id))
 
 
 def is_due(left: Replica, right: Replica) -> bool:

@@ -89,15 +89,15 @@ class Node(Generic[H]):
 
     def _end(self, state: ReplicaState) -> None:
         """The event of this replica is over."""
-        self._check(state)
+        self._events += 1
+        if self._events >= self.check_every:
+            self._check(state)
         self._hand_out()
 
     def _check(self, state: ReplicaState) -> None:
-        self._events += 1
-        if self._events >= self.check_every:
-            self._events = 0
-            if wrong := state.violated():
-                self.condemn(state, wrong)
+        self._events = 0
+        if wrong := state.violated():
+            self.condemn(state, wrong)
 
     def condemn(self, state: ReplicaState, wrong: str) -> None:
         """The state breaks a rule: a bug. The replica counts as damaged, so that the node goes on with its other
@@ -110,18 +110,17 @@ class Node(Generic[H]):
 
     def _hand_out(self) -> None:
         """Carry the instructions out, in their order, including the instructions of events that come meanwhile."""
-        if self._is_handing_out:
+        outbox, shared = self._outbox, self.shared
+        if self._is_handing_out or not (outbox or shared.due):
             return
         self._is_handing_out = True
         try:
-            while True:
+            while outbox or shared.due:
                 for state in self._due():
-                    self._outbox.put(Apply(state.id))
-                if not self._outbox:
-                    return
+                    outbox.append(Apply(state.id))
                 # One at a time: if the shell fails to carry one out, the others are handed out after the next event.
-                while self._outbox:
-                    instruction = self._outbox.take()
+                while outbox:
+                    instruction = outbox.popleft()
                     if (tell := _TOLD.get(type(instruction))) is not None:
                         self._tell(*tell(instruction))
                     self.carry_out(instruction)
@@ -139,7 +138,7 @@ class Node(Generic[H]):
         """The replica was deleted."""
         del self.replicas[replica.state.id]
         self.depart(replica.state.row)
-        self._outbox.put(Changed(replica.state.id))
+        self._outbox.append(Changed(replica.state.id))
         self._hand_out()
 
     def depart(self, row: Partition) -> None:
@@ -182,10 +181,10 @@ class Node(Generic[H]):
         if replica is None or row.partition_epoch < replica.state.row.partition_epoch:
             return
         state, was = replica.state, replica.state.row
-        self._outbox.put(RowAdopted(row.id, was))  # before all that follows from it
+        self._outbox.append(RowAdopted(row.id, was))  # before all that follows from it
         if state.adopt(row, now):
             self._has_merged(was.merge_from, now)
-        self._outbox.put(Changed(row.id))
+        self._outbox.append(Changed(row.id))
         self._advance_merge(state, now)
         self._happened(state, f"row {row.partition_epoch}: {state.role.value}", now)
         self._end(state)
@@ -200,7 +199,7 @@ class Node(Generic[H]):
         """Other nodes may lead the partitions by now: this node leads them again only at greater leader_epochs."""
         for replica in self.replicas.values():
             replica.state.stop_leading(now)
-            self._outbox.put(Changed(replica.state.id))
+            self._outbox.append(Changed(replica.state.id))
             self._happened(replica.state, "others may lead by now", now)
         self._hand_out()
 
@@ -218,7 +217,9 @@ class Node(Generic[H]):
         """
         for replica, (end, truncations) in ends.items():
             replica.state.log_stored(end, truncations, now, on_disk=on_disk)
-            self._check(replica.state)
+            self._events += 1
+            if self._events >= self.check_every:
+                self._check(replica.state)
         due = [self.replicas[state.id] for state in self._due()]
         self._hand_out()
         return due
@@ -277,7 +278,7 @@ class Node(Generic[H]):
         """
         state = replica.state
         is_clean = state.trim.compacted(kept, range_of(state.row), is_changing=state.takes_in_others_keys)
-        self._outbox.put(Changed(state.id))
+        self._outbox.append(Changed(state.id))
         self.tick(state.id, now)  # there may be more to trim
         return is_clean
 
@@ -297,7 +298,7 @@ class Node(Generic[H]):
         self._happened(state, "a mark is passed" if is_passed else "a mark can't be carried out")
         if is_passed:
             state.advance()
-            self._outbox.put(MarkPassed(state.id))
+            self._outbox.append(MarkPassed(state.id))
             self._end(state)
 
     def apply(self, replica: H) -> None:
@@ -313,14 +314,14 @@ class Node(Generic[H]):
         """
         state = replica.state
         state.data_opened(now)
-        self._outbox.put(Changed(state.id))
+        self._outbox.append(Changed(state.id))
         self._advance_merge_of(state, now)
         self._happened(state, "the data is open, or damaged", now)
         self._end(state)
 
     def data_failed(self, replica: H, error: MinkaError) -> bool:
         """`OpenData` has failed. Returns False if the node can't go on: see `Replica.data_failed`."""
-        self._outbox.put(Changed(replica.state.id))
+        self._outbox.append(Changed(replica.state.id))
         goes_on = replica.state.data_failed(error)
         self._happened(replica.state, f"the data can't be opened: {error.code.name}")
         self._end(replica.state)
@@ -335,7 +336,7 @@ class Node(Generic[H]):
     def given_up(self, replica: H, now: float) -> None:
         """The node can't make the damaged data again from the log."""
         replica.state.given_up(now)
-        self._outbox.put(Changed(replica.state.id))
+        self._outbox.append(Changed(replica.state.id))
         self._happened(replica.state, "the damaged data is given up", now)
         self._end(replica.state)
 
@@ -353,7 +354,7 @@ class Node(Generic[H]):
             self.given_up(replica, now)
             return
         state.advance()
-        self._outbox.put(Changed(state.id))
+        self._outbox.append(Changed(state.id))
         self._end(state)
 
     def data_lost(self, replica: H) -> None:

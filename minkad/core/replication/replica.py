@@ -127,7 +127,7 @@ class Replica(ReplicaState):
         self.gate.thaw()
         self.forget_raised()
         if old is Role.LEADER and self.role is not Role.LEADER:
-            self.node.outbox.put(GiveUp(self.id, "the node lost the leadership meanwhile"))
+            self.node.outbox.append(GiveUp(self.id, "the node lost the leadership meanwhile"))
         self.log.keep_tail(self.role is Role.FOLLOWER)
         if self.role is Role.LEADER:
             self._lead(now)
@@ -136,7 +136,7 @@ class Replica(ReplicaState):
 
     def _lead(self, now: float) -> None:
         """Serve once everything in the log is applied."""
-        self.node.outbox.put(Reached("replica.lead"))
+        self.node.outbox.append(Reached("replica.lead"))
         self._lead_when_open(now)
 
     def _lead_when_open(self, now: float) -> None:
@@ -147,7 +147,7 @@ class Replica(ReplicaState):
         is_unknown = self.data.is_closed and not self.data.is_known
         self.awaits_data = is_usable and self.log.end > self.log.base and is_unknown
         if self.awaits_data:
-            self.node.outbox.put(OpenData(self.id))
+            self.node.outbox.append(OpenData(self.id))
             return
         with suppress(MinkaError):  # with damaged data it serves nothing, but others can catch up, and then lead
             self.check_data()
@@ -157,7 +157,7 @@ class Replica(ReplicaState):
             self.begin_unknown()
         self.ready_at = self.log.end
         self.leader = Leader(self.node, self, now)
-        self.node.outbox.put(SyncEpoch(self.id, self.row.leader_epoch))
+        self.node.outbox.append(SyncEpoch(self.id, self.row.leader_epoch))
 
     # Its data
 
@@ -187,7 +187,7 @@ class Replica(ReplicaState):
         """The data is damaged, and can't be made again from the log. A follower tells the leader; a leader leaves the
         in-sync set, so that another replica leads.
         """
-        self.node.outbox.put(GiveUp(self.id, str(self.damage)))
+        self.node.outbox.append(GiveUp(self.id, str(self.damage)))
         if self.leader is not None:
             self.leader.row_changed(now)
         elif self.follower is not None:
@@ -221,9 +221,9 @@ class Replica(ReplicaState):
         offset = self.log.append(self.leader.leader_epoch, body)
         if is_mark(body) or self.needs_disk:
             self.barrier(offset)
-            self.node.outbox.put(self._sync_to_disk)
+            self.node.outbox.append(self._sync_to_disk)
         else:
-            self.node.outbox.put(self._sync)
+            self.node.outbox.append(self._sync)
         self.leader.appended()
         return offset
 
@@ -285,7 +285,7 @@ class Replica(ReplicaState):
             self.split_end.advance(now)
         elif (marker := marker_due(self.node, leader)) is not None:
             leader.marked_split = marker.child_id
-            self.node.outbox.put(Reached("split.mark"))
+            self.node.outbox.append(Reached("split.mark"))
             self.append(encode_mark(marker))
         elif self.is_to_be_trimmed:
             self.announce_trim(range_of(self.row))

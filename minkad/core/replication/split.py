@@ -72,7 +72,7 @@ class SplitEnd:
                 partition_epoch=state.row.partition_epoch,
             )
             self._inquiry.asked(request)
-            self._node.outbox.put(AskFinishSplit(request))
+            self._node.outbox.append(AskFinishSplit(request))
 
     def _is_made_by_all(self) -> bool:
         base, counted = self._leader.state.log.base, self._leader.counted
@@ -88,4 +88,4 @@ class SplitEnd:
             self._node.outbox.report(
                 Level.INFO, "the end of a split is tried again", partition=self._leader.state.id, reason=str(error)
             )
-        self._node.outbox.put(WakeAt(self._leader.state.id, self._inquiry.due_at))
+        self._node.outbox.append(WakeAt(self._leader.state.id, self._inquiry.due_at))

@@ -231,21 +231,22 @@ class HostedReplica:
         """Apply about `max_keys` keys of writes: up to the high watermark, and before the next mark. Returns the
         entries that are now wholly applied. Raises CORRUPT_DATA, STORAGE_FAILED.
         """
-        first = self.pending[0].write
+        pending, high_watermark = self.pending, self.state.high_watermark
+        first = pending[0].write
         assert isinstance(first, WriteBody), f"a mark is passed otherwise: {self}"
         if len(first.keys) > max_keys:
             return self._apply_slice(first, max_keys)
         taken: list[Pending] = []
         writes: list[WriteBody] = []
         keys, offset = 0, self.state.applied
-        while self.pending and self.pending[0].offset == offset + 1 <= self.state.high_watermark and keys < max_keys:
-            write = self.pending[0].write
+        while pending and pending[0].offset == offset + 1 <= high_watermark and keys < max_keys:
+            write = pending[0].write
             if not isinstance(write, WriteBody):
                 break
             keys += len(write.keys)
             if taken and keys > 2 * max_keys:
                 break
-            taken.append(self.pending.popleft())
+            taken.append(pending.popleft())
             writes.append(write)
             offset += 1
         last = taken[-1]
@@ -260,16 +261,17 @@ class HostedReplica:
             --------+------------------------+--------------------------+-> log.end
         """
         assert self.state.applied < self.state.high_watermark <= self.state.durable <= self.log.end, self
-        if self.pending and self.pending[0].offset == self.state.applied + 1:
+        pending = self.pending
+        if pending and pending[0].offset == self.state.applied + 1:
             return
-        end = min(self.state.high_watermark, self.pending[0].offset - 1) if self.pending else self.state.high_watermark
+        end = min(self.state.high_watermark, pending[0].offset - 1) if pending else self.state.high_watermark
         entries = [
             Pending(offset, entry.leader_epoch, decode_entry(entry.body), len(entry.body), None, 0)
             for offset, entry in enumerate(
                 self.log.read(self.state.applied + 1, end, _REPLAY_BYTES), self.state.applied + 1
             )
         ]
-        self.pending.extendleft(reversed(entries))
+        pending.extendleft(reversed(entries))
 
     def _apply_slice(self, write: WriteBody, max_keys: int) -> list[Pending]:
         """Apply a part of a large entry. After a crash, the whole entry is applied again, with the same result."""

@@ -256,7 +256,7 @@ class Bench:
         """The instructions since the last call, also of a part of a replica that a test has called itself."""
         left: list[Instruction] = []
         while self.shared.outbox:
-            left.append(self.shared.outbox.take())
+            left.append(self.shared.outbox.popleft())
         left += [Apply(state.id) for state in self.shared.due]
         taken = [*self._handed_out, *left]
         self._handed_out.clear()

@@ -62,6 +62,7 @@ class Kind(IntEnum):
     END = 2  # the sender sends no more data
 
 
+_DATA: Final = int(Kind.DATA)  # it is compared for each frame, and an enum compares slowly
 encode_hello: Final = msgspec.msgpack.Encoder().encode
 decode_hello: Final = msgspec.msgpack.Decoder(Hello).decode
 
@@ -184,15 +185,15 @@ class Connection(asyncio.Protocol):
             while self._frames is not None and self.is_reading and not self.is_over:
                 if (frame := next(self._frames, None)) is None:
                     self._frames = None
+                elif frame[0] == _DATA:
+                    self.receiver.received(frame[1])
                 else:
                     self._take(*frame)
         except MinkaError as error:
             self.fail(error)
 
     def _take(self, kind: int, content: bytes) -> None:
-        if kind == Kind.DATA:
-            self.receiver.received(content)
-        elif kind == Kind.END:
+        if kind == Kind.END:
             self.receiver.ended()
         elif kind == Kind.ERROR:
             self._error = _sent_error(content)

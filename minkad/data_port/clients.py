@@ -16,7 +16,10 @@ from minkad.replication.serving.bodies import element_count
 from minkad.replication.serving.client_requests import Requests
 from minkad.replication.serving.ticket import Ticket
 
-MAX_FRAMES_IN_FLIGHT: Final = 64  # of one connection; with fewer, it is read further
+MAX_FRAMES_IN_FLIGHT: Final = 128  # of one connection; with as many, it is not read further
+_FEW_IN_FLIGHT: Final = (
+    MAX_FRAMES_IN_FLIGHT // 2
+)  # with more, a connection isn't read again: its frames come in batches
 _FRAME_BYTES: Final = 16 * 1024  # the size that the next frame is expected to have
 _PROGRESS_S: Final = 0.5
 _READS: Final = frozenset({kv_frames.Op.READ, kv_frames.Op.READ_STALE, kv_frames.Op.READ_VERSIONED})
@@ -121,7 +124,8 @@ class ClientConnection:
         if self._in_flight >= limit or self._connection.is_paused:
             self._connection.pause_reading()
         elif has_plenty:
-            self._connection.resume_reading()
+            if self._in_flight <= _FEW_IN_FLIGHT:
+                self._connection.resume_reading()
         elif self._awaits_room is None and not self._connection.is_reading:  # then frames come one by one
             self._awaits_room = tasks.start(self._await_room(), "room for a client", lambda _: self._connection.abort())
 

@@ -77,15 +77,15 @@ class Node(Generic[H]):
         """The node's id."""
         return self.shared.id
 
-    def _happened(self, state: Replica, what: str, now: float = 0.0) -> None:
-        """Add an event to the replica's story. An event without a time (0.0) gets the time of the last event."""
+    def _happened(self, state: Replica, what: str, now: float) -> None:
+        """Add an event to the replica's story."""
         self._now = max(self._now, now)
         offsets = state.applied, state.high_watermark, state.durable, state.log.end
         state.story.add(Happened(self._now, what, 1, state.row.leader_epoch, *offsets))
 
     def _tell(self, partition_id: int, what: str) -> None:
         if (state := self._state_of(partition_id)) is not None:
-            self._happened(state, what)
+            self._happened(state, what, self._now)  # it follows from the newest event
 
     def _end(self, state: ReplicaState) -> None:
         """The event of this replica is over."""
@@ -286,16 +286,16 @@ class Node(Generic[H]):
         """All committed entries are applied, or the shell can't apply the rest now."""
         replica.state.end_apply()
 
-    def mark_begun(self, replica: H) -> None:
+    def mark_begun(self, replica: H, now: float) -> None:
         """The next entry is a mark. The shell carries it out, and applies nothing meanwhile."""
         replica.state.begin_mark()
-        self._happened(replica.state, "a mark is carried out")
+        self._happened(replica.state, "a mark is carried out", now)
 
-    def mark_ended(self, replica: H, *, is_passed: bool) -> None:
+    def mark_ended(self, replica: H, now: float, *, is_passed: bool) -> None:
         """The shell has carried out and applied the mark, or (without `is_passed`) can't carry it out."""
         state = replica.state
         state.end_mark()
-        self._happened(state, "a mark is passed" if is_passed else "a mark can't be carried out")
+        self._happened(state, "a mark is passed" if is_passed else "a mark can't be carried out", now)
         if is_passed:
             state.advance()
             self._outbox.append(MarkPassed(state.id))
@@ -319,18 +319,18 @@ class Node(Generic[H]):
         self._happened(state, "the data is open, or damaged", now)
         self._end(state)
 
-    def data_failed(self, replica: H, error: MinkaError) -> bool:
+    def data_failed(self, replica: H, error: MinkaError, now: float) -> bool:
         """`OpenData` has failed. Returns False if the node can't go on: see `Replica.data_failed`."""
         self._outbox.append(Changed(replica.state.id))
         goes_on = replica.state.data_failed(error)
-        self._happened(replica.state, f"the data can't be opened: {error.code.name}")
+        self._happened(replica.state, f"the data can't be opened: {error.code.name}", now)
         self._end(replica.state)
         return goes_on
 
-    def damaged(self, replica: H, *, may_rebuild: bool) -> bool:
+    def damaged(self, replica: H, now: float, *, may_rebuild: bool) -> bool:
         """The shell has found the data damaged. Returns True if the shell is to make the data again from the log."""
         rebuilds = may_rebuild and replica.state.begin_rebuilding()
-        self._happened(replica.state, "the data is damaged" + ", and made again from the log" * rebuilds)
+        self._happened(replica.state, "the data is damaged" + ", and made again from the log" * rebuilds, now)
         return rebuilds
 
     def given_up(self, replica: H, now: float) -> None:
@@ -340,10 +340,10 @@ class Node(Generic[H]):
         self._happened(replica.state, "the damaged data is given up", now)
         self._end(replica.state)
 
-    def data_emptied(self, replica: H, data: ReplicaData) -> None:
+    def data_emptied(self, replica: H, data: ReplicaData, now: float) -> None:
         """Empty data has replaced the damaged data."""
         replica.state.put_empty_data(data)
-        self._happened(replica.state, "empty data is in the place of the damaged data")
+        self._happened(replica.state, "empty data is in the place of the damaged data", now)
 
     def rebuilding_ended(self, replica: H, now: float) -> None:
         """Empty data has replaced the damaged data, or couldn't."""
@@ -357,44 +357,44 @@ class Node(Generic[H]):
         self._outbox.append(Changed(state.id))
         self._end(state)
 
-    def data_lost(self, replica: H) -> None:
+    def data_lost(self, replica: H, now: float) -> None:
         """The data is lost: it stays unusable, even after a restart."""
         replica.state.lose_data()
-        self._happened(replica.state, "the data is lost")
+        self._happened(replica.state, "the data is lost", now)
 
     # Checkpoints that come
 
-    def receiving_begun(self, replica: H) -> None:
+    def receiving_begun(self, replica: H, now: float) -> None:
         """The node begins to receive a checkpoint."""
         replica.state.begin_receiving()
-        self._happened(replica.state, "a checkpoint is being received")
+        self._happened(replica.state, "a checkpoint is being received", now)
 
-    def checkpoint_complete(self, replica: H) -> None:
+    def checkpoint_complete(self, replica: H, now: float) -> None:
         """The whole checkpoint has come, and begins to replace log and data."""
         replica.state.clear()
-        self._happened(replica.state, "the checkpoint has come, and replaces log and data")
+        self._happened(replica.state, "the checkpoint has come, and replaces log and data", now)
 
     def checkpoint_in_place(self, replica: H, data: ReplicaData) -> None:
         """The checkpoint is in the data's place, and the shell is about to open it."""
         replica.state.put_data(data)
 
-    def checkpoint_opened(self, replica: H) -> None:
+    def checkpoint_opened(self, replica: H, now: float) -> None:
         """The checkpoint is open as the replica's data. The log goes on after its offset."""
         replica.state.begin_with_checkpoint()
-        self._happened(replica.state, "the checkpoint is in place")
+        self._happened(replica.state, "the checkpoint is in place", now)
 
-    def receiving_ended(self, replica: H) -> None:
+    def receiving_ended(self, replica: H, now: float) -> None:
         """The checkpoint is in place durably, or its transfer has broken off."""
         replica.state.end_receiving()
-        self._happened(replica.state, "receiving has ended")
+        self._happened(replica.state, "receiving has ended", now)
 
     # Splits
 
-    def child_attached(self, child: H, data: ReplicaData, offset: int, leader_epoch: int) -> None:
+    def child_attached(self, child: H, data: ReplicaData, offset: int, leader_epoch: int, now: float) -> None:
         """A split has made the child: its data is attached to its parent's data, as of this entry."""
         child.state.put_data(data)
         child.state.begin_child(offset, leader_epoch)
-        self._happened(child.state, "made by a split, attached to its parent's data")
+        self._happened(child.state, "made by a split, attached to its parent's data", now)
 
     def child_made(self, child: H, now: float) -> None:
         """The child's beginning is durable: it gets the role of its row."""
@@ -421,11 +421,11 @@ class Node(Generic[H]):
 
     # A leader's messages
 
-    def probed(self, replica: H, stream: LeaderStream, kept: list[KeptFile]) -> None:
+    def probed(self, replica: H, stream: LeaderStream, kept: list[KeptFile], now: float) -> None:
         """The leader asks where this follower stands: see `Follower.probed`."""
         if (follower := replica.state.follower) is not None:
             follower.probed(stream, kept)
-            self._happened(replica.state, "asked by the leader where it stands")
+            self._happened(replica.state, "asked by the leader where it stands", now)
             self._end(replica.state)
 
     def leader_sent(self, replica: H, append: Append, stream: LeaderStream, known_at: float) -> None:
@@ -434,13 +434,13 @@ class Node(Generic[H]):
             follower.append(append, stream, known_at)
             self._end(replica.state)
 
-    def stream_ended(self, partition_id: int, stream: LeaderStream) -> None:
+    def stream_ended(self, partition_id: int, stream: LeaderStream, now: float) -> None:
         """The leader's stream says nothing more about this partition."""
         replica = self.replicas.get(partition_id)
         follower = replica.state.follower if replica is not None else None
         if replica is not None and follower is not None and follower.stream is stream:
             follower.disconnected()
-            self._happened(replica.state, "the leader's stream has ended")
+            self._happened(replica.state, "the leader's stream has ended", now)
 
     # Followers' messages
 

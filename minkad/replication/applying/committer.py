@@ -186,7 +186,7 @@ class Committer:
     def _carry_out(self, replica: HostedReplica, mark: Mark) -> None:
         """Begin to carry out a mark. The replica applies nothing until that is done."""
         marks, entry = self._marks, replica.pending[0]
-        self._node.mark_begun(replica)
+        self._node.mark_begun(replica, self._clock())
         if isinstance(mark, SplitMarker):
             marks.splitting.make(replica, mark, entry)
         elif isinstance(mark, SnapshotMark):

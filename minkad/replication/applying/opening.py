@@ -72,7 +72,7 @@ class Opening:
         try:
             if failure is not None and failure.code is Code.STORAGE_FAILED:
                 log.error("data can't be opened", extra={"partition": replica.id, "reason": str(failure)})
-                if not self._node.data_failed(replica, failure):
+                if not self._node.data_failed(replica, failure, self._clock()):
                     self._fail(failure)
             else:  # the data is open or condemned; or another task replaces it, and does the rest
                 self._node.data_opened(replica, self._clock())

@@ -53,7 +53,7 @@ class Damage:
             return  # the data was replaced meanwhile, or isn't needed
         self._on_found()
         names = {"partition": partition_id, "role": replica.state.role.value, "reason": str(replica.state.damage)}
-        if self._node.damaged(replica, may_rebuild=self._from_log[partition_id] < _MOST_FROM_LOG):
+        if self._node.damaged(replica, self._clock(), may_rebuild=self._from_log[partition_id] < _MOST_FROM_LOG):
             self._from_log[partition_id] += 1
             log.error("a copy is damaged; it is made again from the log", extra=names)
             task = tasks.start(self._mend(replica), f"mending {partition_id}", lambda _: self._give_up(replica))
@@ -92,7 +92,7 @@ class Damage:
                     await self._log_db.sync()  # first record durably that attached children have lost their data
                     await self._store.remove(replica.id)
                     replica.slice_start = 0
-                    self._node.data_emptied(replica, self.new_data(replica.id))
+                    self._node.data_emptied(replica, self.new_data(replica.id), self._clock())
         except MinkaError as error:
             log.error("a copy could not be mended", extra={"partition": replica.id, "reason": str(error)})
         finally:

@@ -263,7 +263,7 @@ class Ingesting:
                 self._log_db.fail(error)
             return
         finally:
-            self._node.mark_ended(replica, is_passed=is_passed)
+            self._node.mark_ended(replica, self._clock(), is_passed=is_passed)
             self._stop_waiting((mark.load_number, replica.id))
         await self._settle(replica, mark)
 

@@ -105,7 +105,7 @@ class Splitting:
             if error.code is not Code.CORRUPT_DATA:
                 self._log_db.fail(error)
         finally:
-            self._node.mark_ended(parent, is_passed=is_passed)
+            self._node.mark_ended(parent, self._clock(), is_passed=is_passed)
 
     async def _make_child(self, parent: HostedReplica, child_id: int, entry: Pending) -> None:
         """Make the child, unless it exists already: from this marker, or from a checkpoint of the child's leader."""
@@ -123,7 +123,7 @@ class Splitting:
         """Attach the child's data, and begin its log after the marker. Once that is durable, the child gets a role."""
         data = self._hosting.new_data(child.id)
         self._attach(child, data, parent, Applied(entry.offset, entry.leader_epoch), parent.data.versions)
-        self._node.child_attached(child, data, entry.offset, entry.leader_epoch)
+        self._node.child_attached(child, data, entry.offset, entry.leader_epoch, self._clock())
         child.stage_meta(self._log_db)
         await self._log_db.sync()
         self._node.child_made(child, self._clock())
@@ -143,7 +143,7 @@ class Splitting:
         parent = self._node.replicas.get(meta.attached_to)
         if parent is None or not parent.state.is_complete or parent.log.end < meta.base:
             text = f"partition {child.id}: partition {meta.attached_to}, to which it was attached, is gone"
-            self._node.data_lost(child)
+            self._node.data_lost(child, self._clock())
             child.data.condemn(MinkaError(Code.CORRUPT_DATA, text))
             return
         self._node.child_recovered(parent, meta.base)
@@ -184,7 +184,7 @@ class Splitting:
         """
         if self._closing or child.state.role is Role.REMOVED:
             return  # the next start attaches the child again, or its deletion lets the parent's data go
-        self._node.data_lost(child)
+        self._node.data_lost(child, self._clock())
         child.stage_meta(self._log_db)
         self._begin(child, self._let_go(child, child.data, parent_id), f"giving up {child.id}")
 

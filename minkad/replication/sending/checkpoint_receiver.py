@@ -28,6 +28,7 @@ class CheckpointReceiver:
         self._node = node
         self._damage = damage
         self._log_db = around.log_db
+        self._clock = around.clock
         self._store = around.store
         self._pace = pace
         self._check_room = around.disk.check_room
@@ -60,7 +61,7 @@ class CheckpointReceiver:
         self._check_room(sum(size for name, size in header.files if name not in header.kept))
         incoming = self._announced(header)
         self._under_way.add(replica.id)
-        self._node.receiving_begun(replica)
+        self._node.receiving_begun(replica, self._clock())
         try:
             await self._receive(incoming, messages)
             await replica.data.detach_children()
@@ -77,7 +78,7 @@ class CheckpointReceiver:
                 await incoming.discard()
             raise
         finally:
-            self._node.receiving_ended(replica)
+            self._node.receiving_ended(replica, self._clock())
             self._under_way.discard(replica.id)
             if self._node.replicas.get(replica.id) is replica:
                 if replica.id in self._kept:
@@ -126,7 +127,7 @@ class CheckpointReceiver:
     async def clear(self, replica: HostedReplica) -> None:
         """Record durably that the data on disk is unusable from now on."""
         replica.drop_pending()
-        self._node.checkpoint_complete(replica)
+        self._node.checkpoint_complete(replica, self._clock())
         replica.stage_meta(self._log_db)
         await self._log_db.sync()
         await replica.data.close()
@@ -140,7 +141,7 @@ class CheckpointReceiver:
     @failpoint("following.take_over")
     async def take_over(self, replica: HostedReplica) -> None:
         """Record durably that the checkpoint is the data, and that the log begins after it."""
-        self._node.checkpoint_opened(replica)
+        self._node.checkpoint_opened(replica, self._clock())
         replica.stage_meta(self._log_db)
         await self._log_db.sync()
 

@@ -93,7 +93,7 @@ class ReplicationReceiver:
         finally:
             tasks.drop(reader)
             for partition_id in stream.partitions:
-                self._node.stream_ended(partition_id, stream)
+                self._node.stream_ended(partition_id, stream, self._clock())
             self.early_probes = {key: value for key, value in self.early_probes.items() if value[1] is not stream}
 
     def row_changed(self, replica: HostedReplica) -> None:
@@ -112,7 +112,7 @@ class ReplicationReceiver:
             stream.number = frame.stream_number
             for partition_id in frame.dropped:
                 stream.partitions.discard(partition_id)
-                self._node.stream_ended(partition_id, stream)
+                self._node.stream_ended(partition_id, stream, self._clock())
             known_at = frame.echo or stream.known_at
             for append in frame.appends:
                 self._take(append, stream, known_at)
@@ -151,4 +151,4 @@ class ReplicationReceiver:
 
     def _answer_probe(self, replica: HostedReplica, stream: IncomingStream) -> None:
         stream.partitions.add(replica.id)
-        self._node.probed(replica, stream, self._checkpoints.kept(replica.id))
+        self._node.probed(replica, stream, self._checkpoints.kept(replica.id), self._clock())

@@ -413,7 +413,7 @@ async def test_stale_reads_are_refused_before_a_follower_has_the_copied_rows(tmp
         nodes = await c.add(*NODES)
         await two(c, NODES[1:])
         athens, cyrene = nodes[0], nodes[2]
-        cyrene.manager.node.mark_begun(cyrene.replica(1))  # it applies no more entries
+        cyrene.manager.node.mark_begun(cyrene.replica(1), 0.0)  # it applies no more entries
         c.merge(1, 2)
         await c.tell_all(1, 2)
         await until(lambda: 2 in c.gone)
@@ -421,7 +421,7 @@ async def test_stale_reads_are_refused_before_a_follower_has_the_copied_rows(tmp
         with pytest.raises(Refused) as refusal:
             await cyrene.get_stale(1, b"0700", generation=GENERATION)
         assert refusal.value.error.code is Code.AGE_UNKNOWN
-        cyrene.manager.node.mark_ended(cyrene.replica(1), is_passed=True)
+        cyrene.manager.node.mark_ended(cyrene.replica(1), 0.0, is_passed=True)
 
         async def answer() -> kv_frames.StaleResult | None:
             try:

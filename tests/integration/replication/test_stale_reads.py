@@ -82,9 +82,9 @@ async def test_the_age_of_a_stale_read_is_a_bound(tmp_path: Path) -> None:
         await until_fresh(cyrene, 1000)
         for i in range(200):
             if i % 50 == 25:  # for a while, the follower applies nothing
-                cyrene.manager.node.mark_begun(cyrene.replica())
+                cyrene.manager.node.mark_begun(cyrene.replica(), 0.0)
             if i % 50 == 35:
-                cyrene.manager.node.mark_ended(cyrene.replica(), is_passed=True)
+                cyrene.manager.node.mark_ended(cyrene.replica(), 0.0, is_passed=True)
             await asyncio.sleep(0.005)
             now = loop.time()
             read = await cyrene.get_stale(1, b"a")

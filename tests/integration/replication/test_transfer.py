@@ -313,7 +313,7 @@ async def test_a_flush_that_ends_after_a_checkpoint_has_emptied_the_log(
         flushing = asyncio.create_task(manager.flusher.flush(replica))
         await is_flushed.wait()
         try:
-            manager.node.receiving_begun(replica)
+            manager.node.receiving_begun(replica, 0.0)
             await manager.checkpoint_receiver.clear(replica)
         finally:
             may_end.set()

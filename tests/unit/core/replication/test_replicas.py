@@ -170,16 +170,16 @@ def test_a_leader_whose_data_is_damaged_leads_and_serves_nothing() -> None:
 def test_a_leader_whose_disk_fails_does_not_lead() -> None:
     bench = Bench()
     replica = bench.host(row(), log_of(1), data_at(1))
-    assert bench.node.data_failed(bench.hosted(1), MinkaError(Code.STORAGE_FAILED, "the disk fails"))
+    assert bench.node.data_failed(bench.hosted(1), MinkaError(Code.STORAGE_FAILED, "the disk fails"), bench.now)
     assert (replica.role, list(bench.shared.failed)) == (Role.IDLE, [1])
 
 
 def test_a_node_can_not_go_on_if_data_fails_that_has_entries_to_apply() -> None:
     bench = Bench("byzantium")
     replica = bench.host(row(), log_of(1), data_at(1))
-    assert bench.node.data_failed(bench.hosted(1), MinkaError(Code.STORAGE_FAILED, "the disk fails"))
+    assert bench.node.data_failed(bench.hosted(1), MinkaError(Code.STORAGE_FAILED, "the disk fails"), bench.now)
     replica.high_watermark = 1
-    assert not bench.node.data_failed(bench.hosted(1), MinkaError(Code.STORAGE_FAILED, "the disk fails"))
+    assert not bench.node.data_failed(bench.hosted(1), MinkaError(Code.STORAGE_FAILED, "the disk fails"), bench.now)
 
 
 def test_a_new_leader_does_not_open_data_that_has_its_whole_log() -> None:

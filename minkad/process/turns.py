@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+_WORK_SECONDS: Final = 0.003
 ROUNDS: Final = 8  # with one piece; a heartbeat and its answer need about 8 rounds at both ends
 
 InThread = Callable[..., Awaitable[Any]]
@@ -52,3 +53,17 @@ async def turn() -> None:
     if queue is None:
         queue = _queues[loop] = _Queue()
     await queue.turn(loop)
+
+
+class Turns:
+    """Lets other tasks run after every _WORK_SECONDS of work that has many small pieces."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._until = clock() + _WORK_SECONDS
+
+    async def turn(self) -> None:
+        """Let other tasks run, if it is time. Call this between two pieces."""
+        if self._clock() >= self._until:
+            await turn()
+            self._until = self._clock() + _WORK_SECONDS

@@ -12,6 +12,7 @@ from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasRespon
 from minkad.core.replication.node import Node
 from minkad.core.replication.replica_state import Role
 from minkad.core.replication.replication_settings import ReplicationSettings
+from minkad.process.turns import Turns
 from minkad.replication.applying.committer import Committer, Marks
 from minkad.replication.applying.compacting import Compacting
 from minkad.replication.applying.flusher import Flusher
@@ -21,7 +22,7 @@ from minkad.replication.applying.partition_log import ends_of_logs
 from minkad.replication.applying.reclaiming import Reclaiming
 from minkad.replication.applying.resting import Resting
 from minkad.replication.background_task import BackgroundTask
-from minkad.replication.changing.adoption import Adoption, Turns
+from minkad.replication.changing.adoption import Adoption
 from minkad.replication.changing.damage import Damage
 from minkad.replication.changing.deletions import Deletions
 from minkad.replication.changing.hosting import Hosting

@@ -6,7 +6,7 @@ time. The method changes the states of replicas, and at its end hands out the in
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from minka.cluster.key_ranges import KeyRange
 from minka.errors import Code, MinkaError
@@ -27,7 +27,7 @@ from minkad.core.replication.instructions import (
 )
 from minkad.core.replication.leadership import Leader
 from minkad.core.replication.merge import Merge, is_due
-from minkad.core.replication.node_state import ClusterView, NodeState
+from minkad.core.replication.node_state import ClusterView, HasState, NodeState
 from minkad.core.replication.peer_messages import Ack, Append, KeptFile
 from minkad.core.replication.replica import Replica
 from minkad.core.replication.replica_state import ReplicaState, Role, role_in
@@ -39,15 +39,7 @@ from minkad.core.state import range_of
 _MAX_DEPARTED: Final = 10_000
 
 
-class HasReplica(Protocol):
-    """The shell's object for a replica."""
-
-    @property
-    def state(self) -> Replica:
-        """The replica; only `Node` changes it."""
-
-
-H = TypeVar("H", bound=HasReplica)
+H = TypeVar("H", bound=HasState[Replica])
 
 
 class Node(Generic[H]):

@@ -1,7 +1,7 @@
 """State that the replicas of one node share."""
 
 from collections.abc import Collection, Mapping
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from minka.errors import MinkaError
 from minka.v1.cluster_pb2 import Keyspace
@@ -39,11 +39,14 @@ class InSyncSet(Protocol):
         """The replicas that may be in sync have changed."""
 
 
-class Hosted(Protocol):
+State_co = TypeVar("State_co", bound=ReplicaState, covariant=True)
+
+
+class HasState(Protocol[State_co]):
     """The shell's object for a replica."""
 
     @property
-    def state(self) -> ReplicaState:
+    def state(self) -> State_co:
         """The replica's state; only `Node` changes it."""
 
 
@@ -55,7 +58,7 @@ class NodeState:
         self.settings = settings
         self.view = view
         self.outbox = Outbox()
-        self.replicas: Mapping[int, Hosted] = {}  # by partition; `Node` adds and removes them
+        self.replicas: Mapping[int, HasState[ReplicaState]] = {}  # by partition; `Node` adds and removes them
         self.due: list[ReplicaState] = []  # QUEUED replicas for which the node hasn't handed out `Apply` yet
         self.in_sync_sets: dict[int, InSyncSet] = {}  # by partition, for all partitions that this node leads
         self.unsettled: set[int] = set()  # partitions led here whose `Leader.check` may have work

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from minka.errors import Code, MinkaError
@@ -11,7 +10,8 @@ from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import UpdateReplicasRequest, UpdateReplicasResponse
 from minkad.core.replication.node import Node
 from minkad.core.replication.replica_state import Copy, Role
-from minkad.process import tasks, turns
+from minkad.process import tasks
+from minkad.process.turns import Turns
 from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.changing.deletions import Deletions
 from minkad.replication.changing.hosting import Hosting
@@ -20,22 +20,7 @@ from minkad.replication.surroundings import Surroundings
 
 log: Final = logging.getLogger(__name__)
 
-_TURN_SECONDS: Final = 0.003  # other tasks run after this much work
 _READY_POLL_SECONDS: Final = 1.0
-
-
-class Turns:
-    """Lets other tasks run after every few milliseconds of work."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._until = clock() + _TURN_SECONDS
-
-    async def turn(self) -> None:
-        """Let other tasks run, if it is time. Call this between two rows."""
-        if self._clock() >= self._until:
-            await turns.turn()
-            self._until = self._clock() + _TURN_SECONDS
 
 
 class Adoption:

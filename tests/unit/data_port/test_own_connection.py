@@ -48,8 +48,8 @@ async def turns() -> None:
 async def test_frames_are_answered_in_later_turns() -> None:
     client, server = Side(), Side()
     connection = connect_here(client, server.serve)
-    connection.send(b"one")
-    connection.send(b"two")
+    connection.send_at_once(b"one")
+    connection.send_at_once(b"two")
     assert not server.frames
     await turns()
     assert server.frames == [b"one", b"two"]

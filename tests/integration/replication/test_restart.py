@@ -10,6 +10,7 @@ import pytest
 from minka.errors import Code, MinkaError
 from minka.v1.coordinator_pb2 import UpdateReplicasResponse
 from minkad.replication.applying import committer
+from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.manager import StorageSettings
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.size_estimate import Size
@@ -112,6 +113,32 @@ async def test_data_without_a_log_is_not_served(tmp_path: Path) -> None:
         elsewhere = c.change(1, lambda row: row.replicas.__setitem__(0, "byzantium"))
         assert (await athens.tell(elsewhere)).deleted_ids == [1]
         assert await athens.count() == {}
+
+
+async def test_the_row_of_a_new_copy_that_comes_during_the_deletion_of_the_old_one_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        deletions, goes_on = athens.manager.deletions, asyncio.Event()
+        delete = deletions.delete_replica
+
+        async def delete_late(replica: HostedReplica) -> None:
+            await goes_on.wait()
+            await delete(replica)
+
+        monkeypatch.setattr(deletions, "delete_replica", delete_late)
+        removed = asyncio.create_task(athens.tell(c.change(1, lambda row: row.replicas.__setitem__(0, "byzantium"))))
+        await until(lambda: 1 in deletions)
+        again = c.change(1, lambda row: row.replicas.__setitem__(0, "athens"))
+        told = asyncio.create_task(athens.tell(again))
+        assert await asyncio.wait([told], timeout=0.2) == (set(), {told})
+        goes_on.set()
+        assert list((await removed).deleted_ids) == [1]
+        assert [one.partition_id for one in (await told).failed] == [1]
+        assert not (await told).deleted_ids
+        assert list((await athens.tell(again)).hosted_ids) == [1]
 
 
 async def test_a_folder_is_not_removed_while_it_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,16 +49,25 @@ class Unanswered:
     since: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The data ports that don't answer a watcher."""
+
+    errors: Mapping[str, str]  # by node: the error that the watcher gets instead of an answer
+    at: float  # when the controller heard it
+
+
 @dataclass(slots=True)
 class DataPortJudge:
     """Times are seconds of the active controller's monotonic clock.
 
     For `grace` seconds after a process has registered, it isn't judged: the watchers still speak of the process before.
+    A watcher's words count for half of `grace`. Without this limit, a controller that had lost its watchers for a while
+    would judge by old words when they are back, before it hears their new ones.
     """
 
     grace: float
-    # by watcher, by node: the error that the watcher gets instead of an answer
-    _said: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    _said: dict[str, _Words] = field(default_factory=dict)  # by watcher that gets no answer from some port
     _began: dict[str, float] = field(default_factory=dict)  # by node: when its process registered
     _silent: dict[str, Unanswered] = field(default_factory=dict)  # the nodes whose data ports don't answer
     _granted: dict[str, HeartbeatRequest] = field(default_factory=dict)  # by node: its last heartbeat with a clearance
@@ -66,10 +75,10 @@ class DataPortJudge:
     _failed: dict[str, str] = field(default_factory=dict)  # by node: the process that failed because it served nothing
     _is_suspect: bool = False  # more than half of the nodes are silent, so the fault is elsewhere
 
-    def note(self, watcher: str, said: Mapping[str, str]) -> None:
+    def note(self, watcher: str, said: Mapping[str, str], now: float) -> None:
         """Note the data ports that don't answer a node, and the errors, by the node's last heartbeat."""
         if said:
-            self._said[watcher] = said
+            self._said[watcher] = _Words(said, now)
         else:
             self._said.pop(watcher, None)
 
@@ -85,9 +94,9 @@ class DataPortJudge:
             return ()
         self._said = {watcher: said for watcher, said in self._said.items() if watcher in nodes}
         accused: dict[str, dict[str, str]] = {}  # by node and watcher
-        for watcher, said in self._said.items():
-            if is_up(nodes.get(watcher)):
-                for name, reason in said.items():
+        for watcher, words in self._said.items():
+            if is_up(nodes.get(watcher)) and now - words.at <= self.grace / 2:
+                for name, reason in words.errors.items():
                     accused.setdefault(name, {})[watcher] = reason
         up = sum(map(is_up, nodes.values()))
         found: dict[str, Unanswered] = {}

@@ -34,7 +34,7 @@ class Judge:
     def say(self, accused: str, watchers: str, reason: str = "no answer") -> None:
         """Let each watcher report, with this reason, that the accused ports don't answer. All other ports answer."""
         for watcher in watchers:
-            self.judge.note(watcher, dict.fromkeys(accused, reason))
+            self.judge.note(watcher, dict.fromkeys(accused, reason), self.now)
         self.judge.turn(self.table, self.now)
 
     def withheld(self) -> str:
@@ -69,6 +69,18 @@ def test_a_port_is_dead_if_most_of_its_watchers_say_so() -> None:
     assert (
         judge.judge.withheld("a") == "its data port a:1 does not answer b, c and the node itself (connection refused)"
     )
+
+
+def test_old_words_of_watchers_do_not_count() -> None:
+    """A controller that was cut off judges before it hears what the watchers say now."""
+    judge = Judge(nodes("abc"))
+    judge.say("a", "bc")
+    assert judge.withheld() == "a"
+    judge.now += GRACE / 2 + 0.01
+    judge.judge.turn(judge.table, judge.now)
+    assert judge.withheld() == ""
+    judge.say("a", "bc")
+    assert judge.withheld() == "a"
 
 
 def test_a_nodes_own_report_alone_does_not_make_its_port_dead() -> None:

@@ -65,14 +65,19 @@ class Leader:
 
     # What happens
 
-    def row_changed(self, now: float) -> None:
-        """The replica has a newer row of the same leadership."""
+    def row_changed(self, now: float, *, skipped: bool = False) -> None:
+        """The replica has a newer row of the same leadership. `skipped`: it isn't the next one after the last row."""
         self._stir()
         state, row = self.state, self.state.row
         others = {node for node in row.replicas if node not in row.removing_replicas} | set(row.isr)
         others.discard(self._node.id)
         for node in sorted(self.progress.keys() - others):
             self._remove(node)
+        if skipped:
+            # A row between the two may have removed a follower, so that its node has another copy now. This copy takes
+            # no entries before it has answered a probe.
+            for node in sorted(self.progress.keys() - set(row.isr)):
+                self._probe(self.progress[node])
         for node in sorted(others - self.progress.keys()):
             self._add(node, now)
         if state.log.keeps_tail != bool(others):

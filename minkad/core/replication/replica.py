@@ -74,7 +74,7 @@ class Replica(ReplicaState):
         if self.role is not old_role or row.leader_epoch != was.leader_epoch:
             self._change_role(old_role, now)
         elif self.leader is not None:
-            self.leader.row_changed(now)
+            self.leader.row_changed(now, skipped=row.partition_epoch > was.partition_epoch + 1)
         if has_grown:
             # The merge copied the new range through the log. Until a follower has these entries, it
             # doesn't know how old its data is.

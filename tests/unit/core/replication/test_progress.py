@@ -25,6 +25,25 @@ def test_a_follower_is_probed_first_and_gets_nothing_before_its_answer() -> None
     assert progress.next_append(1) is None
 
 
+def test_after_a_row_that_is_not_the_next_one_a_follower_is_probed_again_unless_it_is_in_sync() -> None:
+    """A row between may have removed the follower. Then its node has another copy now, which knows of no probe."""
+    bench, progress = two(log_of(1))
+    replica = bench.replica(1)
+
+    def stage() -> Stage:
+        return progress.stage
+
+    bench.stands(replica, "byzantium", log_of(1))
+    assert stage() is Stage.REPLICATE
+    bench.adopt(replica)
+    assert stage() is Stage.REPLICATE
+    bench.adopt(replica, partition_epoch=replica.row.partition_epoch + 2)
+    assert stage() is Stage.PROBE
+    bench.stands(replica, "byzantium", log_of(1))
+    bench.adopt(replica, partition_epoch=replica.row.partition_epoch + 2, isr=["athens", "byzantium"])
+    assert stage() is Stage.REPLICATE
+
+
 def test_entries_are_sent_from_the_common_end_and_the_first_message_truncates() -> None:
     bench, progress = two(log_of(1, 1, 2))
     bench.take_all()

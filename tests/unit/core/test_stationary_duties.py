@@ -4,7 +4,8 @@ stationary duties.
 
 import pytest
 
-from minka.v1.duties_pb2 import Balancer, BalancerKind, OnFailure
+from minka.v1.duties_pb2 import Balancer, BalancerKind, OnFailure, PalletCapacity, Shard
+from minkad.core.duties.control.shard_lives import RegisterShard
 from tests.unit.core.duty_world import TEN, DutyWorld
 
 GRACE_MS = 10_000
@@ -79,6 +80,18 @@ def test_a_failed_duty_pinned_to_its_former_shard_is_placed_there(left: DutyWorl
 
 
 def test_a_duty_pinned_elsewhere_while_attached_moves(left: DutyWorld) -> None:
+    left.pin("feeds", "a", "s2")
+    left.settle()
+    assert left.where("a") == "s2"
+
+
+def test_a_duty_pinned_elsewhere_leaves_a_shard_that_no_longer_takes_its_pallet(left: DutyWorld) -> None:
+    process = left.processes["s1"]
+    said = Shard(name="s1", incarnation=process.incarnation, version="1", pallets=[PalletCapacity(pallet="mail")])
+    left.pallet("mail")
+    left.do(RegisterShard(said, holder_alive=True))
+    left.settle()
+    assert left.where("a") == "s1", "a stationary duty stays"
     left.pin("feeds", "a", "s2")
     left.settle()
     assert left.where("a") == "s2"

@@ -381,18 +381,26 @@ def _places_for(state: State, pallet: Pallet, duties: list[Duty], now_ms: int) -
 
 
 def _pinned_elsewhere(state: State, now_ms: int) -> Iterator[Record]:
-    """Release duties that are pinned to another shard, except those that `_waves` releases in any case."""
+    """Release duties that are pinned to another shard, except those that `_wave_of` releases in any case."""
     due: dict[tuple[str, str], list[int]] = {}
     for number in state.duties.pinned:
         row, holder = state.duties.duties[number], state.duties.holder(number)
         if holder is None or holder.state not in _HAS or holder.shard == row.pinned_to:
             continue
-        stays = not refusal(state, state.duties.shards[holder.shard]) and row.pallet in state.duties.takes[holder.shard]
-        if stays and _takes(state, row, row.pinned_to):
+        if _stays(state, state.duties.shards[holder.shard], row) and _takes(state, row, row.pinned_to):
             due.setdefault((holder.shard, row.pinned_to), []).append(number)
     for (name, pinned_to), numbers in due.items():
         reason = f"it is pinned to {pinned_to}"
         yield from in_state(name, _A.ASSIGNMENT_STATE_RELEASING, numbers, now_ms, reason)
+
+
+def _stays(state: State, shard: Shard, duty: Duty) -> bool:
+    """True if the shard keeps the duty unless somebody moves the duty. A stationary duty stays even on a shard that no
+    longer takes its pallet.
+    """
+    if duty.stationary:
+        return shard.state in (_LIVE, _S.SHARD_STATE_QUARANTINED)
+    return not refusal(state, shard) and duty.pallet in state.duties.takes[shard.name]
 
 
 def _takes(state: State, duty: Duty, name: str) -> bool:

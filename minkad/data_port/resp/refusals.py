@@ -6,6 +6,7 @@ from typing import Final
 
 from minka.cluster.hashing import crc16
 from minka.cluster.key_ranges import MAX_KEY_BYTES
+from minka.cluster.name_rules import keyspace_problem
 from minka.cluster.routing_table import Route
 from minka.errors import Code, MinkaError
 from minkad.data_port.resp.keyspaces import Keyspaces, View
@@ -74,6 +75,8 @@ def no_keyspace(name: bytes, code: str, knows_table: bool) -> RespError:
     if not knows_table:
         return RespError("LOADING the node has just started, or hears no controller: it may not know all keyspaces")
     shown = name[:64].decode("utf-8", "replace")
+    if problem := keyspace_problem(name.decode("utf-8", "replace")):
+        return RespError(f"{code} there is no keyspace '{shown}': a name {problem}")
     return RespError(
         f"{code} there is no keyspace '{shown}': create it (minkactl keyspace create {shown} --partitions 64 "
         "--hash crc16), or name another one as the user (AUTH KEYSPACE '')"

@@ -151,10 +151,14 @@ class Scan:
     def begin(self) -> None:
         """Read."""
         place = self._connection.service.cursors.take(self._view, self._cursor)
-        if place is None:
-            self._search(Place(self._cursor >> _HASH_BITS))
-        else:
+        if place is not None:
             self._read(place)
+            return
+        place, view = Place(self._cursor >> _HASH_BITS), self._view
+        if place.number < (view.count if isinstance(view, HashView) else 1):
+            self._search(place)
+        else:
+            self._refuse()
 
     def _read(self, place: Place) -> None:
         known = self._here(place)
@@ -207,6 +211,9 @@ class Scan:
             if page.end:
                 self._search(Place(place.number, page.end))
                 return
+        self._refuse()
+
+    def _refuse(self) -> None:
         self.slot.lack([0], RespError("ERR the cursor is not known to this node any longer; begin again with 0"))
 
     def _page(self, place: Place, rows: int, have: Callable[[ScanPage | RespError], None]) -> None:

@@ -222,6 +222,16 @@ async def test_a_client_of_a_cluster_is_sent_to_the_leader(tmp_path: Path) -> No
             assert said == [b":0", b"*0"], "as in Redis, a node knows nothing of other nodes' slots"
 
 
+async def test_a_cursor_of_no_partition_is_refused_without_a_wait_for_the_partition(tmp_path: Path) -> None:
+    keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_MURMUR3)
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        async with client(athens, table_of(c, keyspace)) as redis, asyncio.timeout(2):
+            (answer,) = await redis.say("SCAN 18446744073709551615")
+            assert answer.startswith(b"-ERR the cursor is not known to this node any longer")
+
+
 async def test_the_keys_of_a_slot(tmp_path: Path) -> None:
     """The node searches all keys of the partition, over several pages. The commands keep their order."""
     keyspace = Keyspace(id=1, name="default", partition_count=1, hash=HashFunction.HASH_FUNCTION_CRC16)

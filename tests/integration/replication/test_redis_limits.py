@@ -431,7 +431,9 @@ async def test_a_node_without_a_table_answers_auth_with_loading(tmp_path: Path) 
             said = await redis.say("AUTH none x", "HELLO 3 AUTH none x", "SET a 1")
             assert [one.split()[0] for one in said] == [b"-LOADING", b"-LOADING", b"+OK"]
         async with client(athens, table_of(c, RANGES)) as redis:
-            assert (await redis.say("AUTH none x"))[0].startswith(b"-WRONGPASS there is no keyspace 'none'")
+            assert (await redis.say("AUTH none x"))[0].startswith(b"-WRONGPASS there is no keyspace 'none': create it")
+            answer = (await redis.say("AUTH no:ne x"))[0]
+            assert answer.startswith(b"-WRONGPASS there is no keyspace 'no:ne': a name must have 1 to 63 characters")
 
 
 async def test_long_words_are_refused(tmp_path: Path) -> None:

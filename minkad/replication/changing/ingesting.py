@@ -7,6 +7,8 @@ The leader of a partition sees in its node's copy of the table which parts are d
 3. Each replica that comes to the mark takes in a hard link of the file. So all rows appear at once, and at the same
    place of each replica's log. The data records which loads it has taken in, so a repeated mark does nothing.
 4. The leader tells the controller.
+
+A node that joins the in-sync set afterwards gets the file first (`load_files.py`).
 """
 
 import asyncio

@@ -73,14 +73,16 @@ class LoadFiles:
 
 
 def marks_in_log(replica: HostedReplica) -> list[IngestMark]:
-    """The marks of loads in the log of a replica that leads. Raises CORRUPT_DATA, STORAGE_FAILED."""
+    """The marks of loads in the durable log of a replica that leads. For a newer mark, the leader has just let the nodes
+    of all replicas get the file. Raises CORRUPT_DATA, STORAGE_FAILED.
+    """
     replica.state.take_over_data()
     partition_log, applied = replica.log, replica.state.applied
     taken = [offset for offset in replica.data.loads.offsets.values() if partition_log.base < offset <= applied]
     entries = [partition_log.read(offset, offset, 1)[0] for offset in sorted(taken)]
-    start = max(applied, partition_log.base) + 1
-    while start <= partition_log.end:
-        found = partition_log.read(start, partition_log.end, _READ_BYTES)
+    start, end = max(applied, partition_log.base) + 1, replica.state.durable
+    while start <= end:
+        found = partition_log.read(start, end, _READ_BYTES)
         entries += [entry for entry in found if is_mark(entry.body)]
         start += len(found)
     marks = [decode_entry(entry.body) for entry in entries]

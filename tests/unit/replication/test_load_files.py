@@ -76,8 +76,8 @@ def test_the_marks_in_a_log() -> None:
     def read(start: int, end: int, max_bytes: int) -> list[Entry]:
         return [Entry(1, bodies[offset]) for offset in range(start, min(end, start + 1) + 1)]
 
-    log = SimpleNamespace(base=3, end=8, read=read)
+    log = SimpleNamespace(base=3, end=9, read=read)
     data = SimpleNamespace(loads=TakenLoads({1: 2, 2: 4}))
-    state = SimpleNamespace(applied=5, take_over_data=lambda: None)
+    state = SimpleNamespace(applied=5, durable=8, take_over_data=lambda: None)
     found = marks_in_log(cast(Any, SimpleNamespace(log=log, data=data, state=state)))
     assert [one.load_number for one in found] == [2, 3]

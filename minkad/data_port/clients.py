@@ -17,9 +17,7 @@ from minkad.replication.serving.client_requests import Requests
 from minkad.replication.serving.ticket import Ticket
 
 MAX_FRAMES_IN_FLIGHT: Final = 128  # of one connection; with as many, it is not read further
-_FEW_IN_FLIGHT: Final = (
-    MAX_FRAMES_IN_FLIGHT // 2
-)  # with more, a connection isn't read again: its frames come in batches
+_FEW_IN_FLIGHT: Final = MAX_FRAMES_IN_FLIGHT // 2  # with at most this many, it is read again
 _FRAME_BYTES: Final = 16 * 1024  # the size that the next frame is expected to have
 _PROGRESS_S: Final = 0.5
 _READS: Final = frozenset({kv_frames.Op.READ, kv_frames.Op.READ_STALE, kv_frames.Op.READ_VERSIONED})
@@ -168,7 +166,7 @@ def _weight(request: kv_frames.Request, size: int) -> int:
 def _count(
     telemetry: Telemetry, request: kv_frames.Request, results: list[kv_frames.GroupResult], seconds: float
 ) -> None:
-    """Count the batches of a frame, answered after `seconds`. Returns the bytes in the bodies of the results."""
+    """Count the batches of a frame, answered after `seconds`."""
     for group, result in zip(request.groups, results, strict=True):
         outcome: Outcome = "ok" if result.error is None else _outcome(result.error)
         telemetry.kv("write" if group.op in kv_frames.WRITING else "read", outcome, seconds)

@@ -106,7 +106,8 @@ class Serving:
         )
 
     def _server(self) -> Server:
-        parts, config = self._parts, self._config
+        parts, config, ingesting = self._parts, self._config, self._parts.manager.ingesting
+        assert ingesting is not None
         return Server(
             config.listen.grpc,
             parts.identity,
@@ -123,7 +124,7 @@ class Serving:
             parts.counting,
             parts.gateway,
             parts.sessions,
-            SpoolService(parts.spool, parts.uploading, parts.fetching, parts.disk.room),
+            SpoolService(parts.spool, parts.uploading, ingesting, parts.disk.room),
             spool_handler(parts.spool, parts.uploading),
             parts.history,
         )

@@ -23,9 +23,9 @@ from minka.v1.load_api_pb2 import (
 )
 from minka.v1.load_api_pb2_grpc import SpoolServicer, SpoolStub
 from minka.v1.loads_pb2 import LoadFile
-from minkad.loads.fetching import Fetching
 from minkad.loads.spool import Spool
 from minkad.loads.uploading import Uploading
+from minkad.replication.changing.ingesting import Ingesting
 from minkad.rpc.channels import Channels
 from minkad.rpc.validation import check
 
@@ -39,10 +39,10 @@ _PULL_SECONDS: Final = 600.0  # a file may be large, and other files may come fi
 class SpoolService(SpoolServicer):
     """Requests about the files here."""
 
-    def __init__(self, spool: Spool, uploading: Uploading, fetching: Fetching, room: Callable[[], int]) -> None:
+    def __init__(self, spool: Spool, uploading: Uploading, ingesting: Ingesting, room: Callable[[], int]) -> None:
         self._spool = spool
         self._uploading = uploading
-        self._fetching = fetching
+        self._ingesting = ingesting
         self._room = room
 
     async def ListFiles(self, request: ListFilesRequest, context: _Context) -> ListFilesResponse:
@@ -51,10 +51,10 @@ class SpoolService(SpoolServicer):
         return ListFilesResponse(files=files, room_bytes=self._room(), version=minka.__version__)
 
     async def PullFile(self, request: PullFileRequest, context: _Context) -> PullFileResponse:
-        """Fetch the file unless it is here, and check it. Answers when the file is here durably."""
-        file = request.file
-        await self._fetching.ensure(request.load_number, file)
-        await self._spool.verify(request.load_number, file.name, file.checksum)
+        """Fetch the file unless it is here, and check it. Answers after it is here durably, or if the partition's data
+        here has the load already.
+        """
+        await self._ingesting.get_file(request.load_number, request.file)
         return PullFileResponse()
 
     async def CutFiles(self, request: CutFilesRequest, context: _Context) -> CutFilesResponse:

@@ -51,8 +51,8 @@ class Calls:
         """Call Spool.PullFile."""
 
         async def serve(server: "Process") -> None:
-            assert server.spool is not None
-            await server.spool.fetching.ensure(request.load_number, request.file)
+            assert server.manager.ingesting is not None
+            await server.manager.ingesting.get_file(request.load_number, request.file)
 
         address = self._process.coordinator.address_of(node_id)
         await self._call(address, serve, _PULL_TIMEOUT, Code.UNREACHABLE)

@@ -335,6 +335,24 @@ class Ingesting:
         is_due = mark.load_number in table.due.get(replica.id, ())
         return replica.state.role is Role.FOLLOWER and mark.load_number < table.next_number and not is_due
 
+    async def get_file(self, number: int, file: LoadFile) -> None:
+        """Get the file, and check it, unless the partition's data here has the load already. Raises the errors of
+        `Fetching.ensure` and CORRUPT_DATA.
+        """
+        if not self._has_taken(file.partition_id, number):
+            await self._fetching.ensure(number, file)
+            await self._spool.verify(number, file.name, file.checksum)
+
+    def _has_taken(self, partition_id: int, number: int) -> bool:
+        replica = self._node.replicas.get(partition_id)
+        if replica is None or not replica.state.is_usable or (replica.data.is_closed and not replica.data.is_known):
+            return False
+        try:
+            replica.state.take_over_data()
+        except MinkaError:
+            return False
+        return replica.data.loads.has(number)
+
     def is_in_log(self, partition_id: int, number: int) -> bool:
         """True if the log of the partition here has, or may have, the mark of the load."""
         replica = self._node.replicas.get(partition_id)

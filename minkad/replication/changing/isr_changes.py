@@ -74,7 +74,7 @@ class IsrChanges:
         replica = self._node.replicas[proposal.partition_id]
         joining = sorted(set(proposal.isr).difference(has_everything(replica.state.row), {self._node.id}))
         marks = self._marks(replica) if joining else []
-        if self._load_files is None or not marks:
+        if self._load_files is None or marks == []:
             self._send(proposal)
             return
         bringing = tasks.start(self._bring(self._load_files, replica, marks, joining, proposal), "files of loads")
@@ -82,7 +82,7 @@ class IsrChanges:
         bringing.add_done_callback(self._bringing.discard)
 
     @staticmethod
-    def _marks(replica: HostedReplica) -> list[IngestMark]:
+    def _marks(replica: HostedReplica) -> list[IngestMark] | None:
         if not replica.state.is_usable or (replica.data.is_closed and not replica.data.is_known):
             return []  # it must leave the lead to others, whose copies may be better
         try:
@@ -98,11 +98,11 @@ class IsrChanges:
         self,
         load_files: LoadFiles,
         replica: HostedReplica,
-        marks: Sequence[IngestMark],
+        marks: Sequence[IngestMark] | None,
         joining: Sequence[str],
         proposal: IsrProposal,
     ) -> None:
-        if await load_files.bring(replica, marks, joining):
+        if marks is not None and await load_files.bring(replica, marks, joining):
             self._send(proposal)
         else:
             self._node.isr_refused(proposal, self._clock())

@@ -72,16 +72,18 @@ class LoadFiles:
             del self._pulls[next(iter(self._pulls))]
 
 
-def marks_in_log(replica: HostedReplica) -> list[IngestMark]:
-    """The marks of loads in the durable log of a replica that leads. For a newer mark, the leader has just let the nodes
-    of all replicas get the file. Raises CORRUPT_DATA, STORAGE_FAILED.
+def marks_in_log(replica: HostedReplica) -> list[IngestMark] | None:
+    """The marks of loads in the log of a replica that leads; None while the newest entries can't be read yet. Raises
+    CORRUPT_DATA, STORAGE_FAILED.
     """
     replica.state.take_over_data()
     partition_log, applied = replica.log, replica.state.applied
     taken = [offset for offset in replica.data.loads.offsets.values() if partition_log.base < offset <= applied]
     entries = [partition_log.read(offset, offset, 1)[0] for offset in sorted(taken)]
-    start, end = max(applied, partition_log.base) + 1, replica.state.durable
-    while start <= end:
+    start = max(applied, partition_log.base) + 1
+    while start <= partition_log.end:
+        if start > (end := partition_log.readable(start, replica.state.durable)):
+            return None
         found = partition_log.read(start, end, _READ_BYTES)
         entries += [entry for entry in found if is_mark(entry.body)]
         start += len(found)

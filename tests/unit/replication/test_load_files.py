@@ -76,8 +76,13 @@ def test_the_marks_in_a_log() -> None:
     def read(start: int, end: int, max_bytes: int) -> list[Entry]:
         return [Entry(1, bodies[offset]) for offset in range(start, min(end, start + 1) + 1)]
 
-    log = SimpleNamespace(base=3, end=9, read=read)
+    readable = {6: 8, 8: 8, 9: 8}
+    log = SimpleNamespace(base=3, end=8, read=read, readable=lambda start, stored: readable[start])
     data = SimpleNamespace(loads=TakenLoads({1: 2, 2: 4}))
     state = SimpleNamespace(applied=5, durable=8, take_over_data=lambda: None)
-    found = marks_in_log(cast(Any, SimpleNamespace(log=log, data=data, state=state)))
+    replica = cast(Any, SimpleNamespace(log=log, data=data, state=state))
+    found = marks_in_log(replica)
+    assert found is not None
     assert [one.load_number for one in found] == [2, 3]
+    log.end = 9
+    assert marks_in_log(replica) is None, "the newest entry isn't stored yet"

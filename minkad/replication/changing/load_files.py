@@ -19,7 +19,6 @@ log: Final = logging.getLogger(__name__)
 
 _WAIT_SECONDS: Final = 0.5  # then the leader may propose another in-sync set, while the pull goes on
 _READ_BYTES: Final = 1024 * 1024
-_REMEMBERED: Final = 10_000
 
 Pull = Callable[[str, PullFileRequest], Awaitable[None]]
 _Key = tuple[str, int, str]  # the node, the load's number, the file's name
@@ -31,11 +30,11 @@ class LoadFiles:
     def __init__(self, pull: Pull) -> None:
         """`pull` lets a node get a file, and raises MinkaError."""
         self._pull = pull
-        self._pulls: dict[_Key, asyncio.Task[None]] = {}  # under way or done, the newest last; none that failed
+        self._pulls: dict[_Key, asyncio.Task[None]] = {}  # under way
 
     async def bring(self, replica: HostedReplica, marks: Iterable[IngestMark], nodes: Iterable[str]) -> bool:
         """Let the nodes get the files of these marks. Returns True once they have all. Returns False if a node can't,
-        or needs longer: then it goes on, and the next call returns True sooner.
+        or needs longer: then it goes on, and the next call returns True sooner. A node that has a file answers at once.
         """
         pulls = [self._pulling(node, replica.id, mark) for node in nodes for mark in marks]
         _, slow = await asyncio.wait(pulls, timeout=_WAIT_SECONDS)
@@ -63,13 +62,10 @@ class LoadFiles:
         await self._pull(node, request)
 
     def _ended(self, key: _Key, task: asyncio.Task[None]) -> None:
-        if task.cancelled() or (error := task.exception()) is not None:
-            del self._pulls[key]
-            if not task.cancelled():
-                names = {"node": key[0], "load": key[1], "reason": str(error)}
-                log.info("a node can't join an in-sync set before it has the file of a load", extra=names)
-        while len(self._pulls) > _REMEMBERED and next(iter(self._pulls.values())).done():
-            del self._pulls[next(iter(self._pulls))]
+        del self._pulls[key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            names = {"node": key[0], "load": key[1], "reason": str(error)}
+            log.info("a node can't join an in-sync set before it has the file of a load", extra=names)
 
 
 def marks_in_log(replica: HostedReplica) -> list[IngestMark] | None:

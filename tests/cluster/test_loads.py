@@ -211,6 +211,34 @@ def test_a_node_that_is_down_during_the_upload(cluster: LocalCluster, tmp_path: 
         same_everywhere(control, cluster)
 
 
+def test_a_node_joins_in_sync_sets_after_it_has_the_files(cluster: LocalCluster, tmp_path: Path) -> None:
+    """A leader without the file of a load whose mark is in its log would wait for the file for ever."""
+    rows = rows_of(5000, "joins")
+    pause, spec = tmp_path / "pause", spec_file(cluster, "cyrene")
+    with LoadClient(cluster.endpoints) as client, Control(cluster.endpoints) as control:
+        load = client.begin("joins", "hashed")
+        cluster.kill("cyrene")
+        files = upload(client, load, "hashed", rows, tmp_path)
+        client.commit(load, files)
+        client.wait(load.id)
+        pause.touch()
+        spec.write_text(f"spool.keep.before=pause:{pause}\n")
+        cluster.restart("cyrene")
+        eventually("cyrene fetches a file", (tmp_path / "pause.reached").exists)
+        loaded = {file.partition_id for file in files}
+        rest = {row.id for row in control.status().table.partitions} - loaded
+
+        def joined() -> set[int]:
+            return {row.id for row in control.status().table.partitions if "cyrene" in row.isr}
+
+        eventually("cyrene has joined all others", lambda: rest <= joined())
+        assert not loaded & joined()
+        pause.unlink()
+        spec.unlink()
+        wait_settled(control, live=3)
+        same_everywhere(control, cluster)
+
+
 def counts(control: Control, cluster: LocalCluster, name: str) -> dict[int, tuple[int, int]]:
     """Return the number of keys and bytes of each partition on this node."""
     return {one.partition_id: (one.keys, one.bytes) for one in control.count_keys(cluster.node(name).address)}

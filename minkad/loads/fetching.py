@@ -16,6 +16,7 @@ log: Final = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 4
 _NAMED: Final = 3
+_SILENCE_SECONDS: Final = 5.0  # then the next node is asked
 
 Fetch = Callable[[str, FetchRequest], AsyncIterator[bytes]]
 """Yields a node's messages: first its description of the file (a LoadFile), then the content. Raises MinkaError."""
@@ -33,8 +34,8 @@ class Fetching:
         self._under_way: dict[tuple[int, str], asyncio.Task[None]] = {}  # by the number of the load, and name
 
     async def ensure(self, number: int, file: LoadFile, first: Collection[str] = ()) -> None:
-        """Fetch the file unless it is here. After the call, the file is here durably. Asks the nodes in `first` before
-        all others.
+        """Fetch the file unless it is here. After the call, the file is here durably. Asks the nodes in `first` that
+        are up, then all others that are up, then the rest of `first`.
 
         Raises UNKNOWN_FILE if no node that is up has the file, UNREACHABLE if some nodes didn't tell, DISK_FULL,
         STORAGE_FAILED.
@@ -43,14 +44,15 @@ class Fetching:
             key = number, file.name
             task = self._under_way.get(key)
             if task is None:
-                nodes = [node for node in dict.fromkeys((*first, *self._nodes_up())) if node != self._node_id]
-                task = tasks.awaited(self._get(number, file, nodes), f"fetching {file.name}")
+                task = tasks.awaited(self._get(number, file, self._in_order(first)), f"fetching {file.name}")
                 self._under_way[key] = task
                 task.add_done_callback(lambda _, key=key: self._under_way.pop(key))  # type: ignore[misc]
             await asyncio.shield(task)
 
-    def _nodes_up(self) -> list[str]:
-        return [node.id for node in self._table.state.nodes.values() if is_up(node)]
+    def _in_order(self, first: Collection[str]) -> list[str]:
+        up = {node.id for node in self._table.state.nodes.values() if is_up(node)}
+        nodes = [node for node in first if node in up] + sorted(up) + list(first)
+        return [node for node in dict.fromkeys(nodes) if node != self._node_id]
 
     async def close(self) -> None:
         """Give up the fetches under way."""
@@ -91,11 +93,17 @@ class Fetching:
 
 async def _from_elsewhere(messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """The messages. Raises UNREACHABLE for any error but UNKNOWN_FILE: a failure of another node's disk must not look
-    like a failure of this node's disk.
+    like a failure of this node's disk. Raises UNREACHABLE also if no message comes for `_SILENCE_SECONDS`.
     """
     try:
-        async for message in messages:
+        while True:
+            async with asyncio.timeout(_SILENCE_SECONDS):
+                message = await anext(messages)
             yield message
+    except StopAsyncIteration:
+        return
+    except TimeoutError:
+        raise MinkaError(Code.UNREACHABLE, f"nothing came for {_SILENCE_SECONDS:g} s") from None
     except MinkaError as error:
         if error.code is Code.UNKNOWN_FILE:
             raise

@@ -9,7 +9,7 @@ import os
 import shutil
 import uuid
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Container, Iterable
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -39,6 +39,7 @@ class Spool:
         self.folder = folder
         self._check_room = check_room
         self._files: dict[int, dict[str, LoadFile]] = {}  # by load and name: the files that are here whole
+        self._by_partition: dict[int, dict[tuple[int, str], LoadFile]] = {}  # the same files, by load and name in each
         self._expected = 0  # bytes on their way here
         self._verified: dict[tuple[int, str, int], float] = {}  # by load, name and checksum: when it was verified
         self._inspector = Worker("minkad.loads.inspect")
@@ -46,9 +47,12 @@ class Spool:
     async def start(self) -> None:
         """Find the existing files. Raises STORAGE_FAILED."""
         try:
-            self._files = await on_thread(_found, self.folder)
+            found = await on_thread(_found, self.folder)
         except OSError as error:
             raise storage_error(error, f"reading {self.folder}") from error
+        for number, files in found.items():
+            for file in files.values():
+                self._add(number, file)
 
     async def close(self) -> None:
         """End the process that inspects files."""
@@ -63,6 +67,15 @@ class Spool:
     def files(self, number: int) -> list[LoadFile]:
         """The files of a load."""
         return list(self._files.get(number, {}).values())
+
+    @property
+    def partitions(self) -> Container[int]:
+        """The partitions with files here; changes later."""
+        return self._by_partition.keys()
+
+    def files_for(self, partition_id: int) -> list[tuple[int, LoadFile]]:
+        """The files for a partition, each with the number of its load."""
+        return [(number, file) for (number, _), file in self._by_partition.get(partition_id, {}).items()]
 
     def find(self, number: int, name: str) -> LoadFile:
         """Raises UNKNOWN_FILE."""
@@ -169,7 +182,7 @@ class Spool:
             await on_thread(_put_in_place, part, self.path(number, file.name), kept.SerializeToString())
         except OSError as error:
             raise _disk_error(error) from error
-        self._files.setdefault(number, {})[file.name] = kept
+        self._add(number, kept)
 
     async def read(self, number: int, name: str) -> AsyncIterator[bytes]:
         """The file's content, in chunks. Raises UNKNOWN_FILE, STORAGE_FAILED."""
@@ -233,11 +246,20 @@ class Spool:
         except OSError as error:
             raise storage_error(error, f"removing files of {folder}") from error
 
+    def _add(self, number: int, file: LoadFile) -> None:
+        self._forget(number, file.name)
+        self._files.setdefault(number, {})[file.name] = file
+        self._by_partition.setdefault(file.partition_id, {})[number, file.name] = file
+
     def _forget(self, number: int, name: str) -> None:
-        files = self._files.get(number, {})
-        files.pop(name, None)
-        if not files:
-            self._files.pop(number, None)
+        if (file := self._files.get(number, {}).pop(name, None)) is None:
+            return
+        if not self._files[number]:
+            del self._files[number]
+        own = self._by_partition[file.partition_id]
+        del own[number, name]
+        if not own:
+            del self._by_partition[file.partition_id]
 
 
 class _Sink:

@@ -21,6 +21,7 @@ from minkad.replication.applying.compacting import Compacting
 from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.applying.opening import Opening
 from minkad.replication.changing.isr_changes import IsrChanges
+from minkad.replication.changing.load_files import LoadFiles
 from minkad.replication.reading.changed_figures import ChangedFigures
 from minkad.replication.sending.checkpoint_sender import CheckpointSenders
 from minkad.replication.sending.replication_receiver import IncomingStream, ReplicationReceiver
@@ -61,6 +62,7 @@ class Executor:
         self._compacting = compacting
         self._figures = figures
         self._waits = waits
+        self._load_files = LoadFiles(around, node)
         self._timers = Timers(node.tick, around.clock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -71,6 +73,7 @@ class Executor:
             i.SendWatermark: senders.send_watermark,
             i.SendCheckpoint: checkpoints.send,
             i.CancelCheckpoint: checkpoints.cancel,
+            i.BringLoadFiles: self._load_files.bring,
             i.IsrProposal: isr_changes.propose,
             i.OpenData: opening.instructed,
             i.AskHandOver: self._ask_hand_over,
@@ -99,6 +102,7 @@ class Executor:
         """Stop asking the controller and waking replicas."""
         self._closed = True
         self._timers.close()
+        await self._load_files.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -81,7 +81,7 @@ class ReplicaManager:
         """Each part is made after the parts that it uses. The executor uses nearly all parts, so it comes last."""
         self._around = around
         self._is_closing = False
-        self.node = node = Node[HostedReplica](around.node_id, settings, around.table)
+        self.node = node = Node[HostedReplica](around.node_id, settings, around.table, around.with_load_files)
         self.replicas: Final = node.replicas
         self.waits, self.figures = waits, figures = PartitionWaits(), ChangedFigures()
         pace = Pace(around.clock, around.observer.waits, around.log_db.fail)

@@ -1,6 +1,6 @@
 """The rest of the node, as the data plane sees it."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -87,3 +87,8 @@ class Surroundings:
     unix_ms: Callable[[], int]  # the wall clock, in milliseconds since 1970
     clock_is_checked: Callable[[], bool]  # True once the wall clock was compared with other nodes' clocks
     loads: LoadSources | None = None  # None: this node takes in no loads
+
+    @property
+    def with_load_files(self) -> Container[int]:
+        """The partitions with files of loads on this node; changes later."""
+        return self.loads.spool.partitions if self.loads is not None else ()

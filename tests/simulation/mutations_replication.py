@@ -164,7 +164,7 @@ def skip_markers() -> Sequence[Patch]:
         parent.data.write([], Applied(entry.offset, entry.leader_epoch))
         parent.passed(entry)
         self._node.applied(parent, entry.offset, 0, self._clock())
-        self._node.mark_ended(parent, self._clock(), is_passed=True)
+        self._node.mark_ended(parent, parent.data, self._clock(), is_passed=True)
 
     return [(Splitting, "_make", make)]
 

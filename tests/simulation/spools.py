@@ -1,7 +1,7 @@
 """The files of loads on simulated nodes. A node has a file completely and durably, or not at all."""
 
 import zlib
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -105,6 +105,15 @@ class SimSpool:
         """The files of a load."""
         return [file for file, _ in self._disk.files.get(number, {}).values()]
 
+    @property
+    def partitions(self) -> Container[int]:
+        """See `Spool.partitions`."""
+        return _Partitions(self)
+
+    def files_for(self, partition_id: int) -> list[tuple[int, LoadFile]]:
+        """The files for a partition, each with the number of its load."""
+        return [(n, file) for n in self.numbers() for file in self.files(n) if file.partition_id == partition_id]
+
     def find(self, number: int, name: str) -> tuple[LoadFile, bytes]:
         """Return the file and its content. Raises UNKNOWN_FILE."""
         found = self._disk.files.get(number, {}).get(name)
@@ -156,3 +165,11 @@ class SimSpool:
             if self._process.alive:
                 self._disk.files.get(number, {}).pop(name, None)
         await self._process.disk_work()
+
+
+class _Partitions(Container[int]):
+    def __init__(self, spool: SimSpool) -> None:
+        self._spool = spool
+
+    def __contains__(self, partition_id: object) -> bool:
+        return isinstance(partition_id, int) and bool(self._spool.files_for(partition_id))

@@ -60,6 +60,14 @@ class CancelCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class BringLoadFiles:
+    """Let a follower get the files of all loads whose marks are in the log; then call `Node.load_files_brought`."""
+
+    progress: Progress
+    log_end: int  # of the leader's log now
+
+
+@dataclass(frozen=True, slots=True)
 class IsrProposal:
     """Propose an in-sync set to the controller, until the outcome is known."""
 
@@ -219,6 +227,7 @@ Instruction = (
     | SendWatermark
     | SendCheckpoint
     | CancelCheckpoint
+    | BringLoadFiles
     | IsrProposal
     | AskHandOver
     | AskFinishSplit

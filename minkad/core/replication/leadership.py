@@ -1,6 +1,6 @@
 """One replica's leadership at one leader_epoch: its followers, the in-sync set, and the hand-over."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from minka.cluster.in_sync import eligible_replicas, has_everything
@@ -12,6 +12,7 @@ from minkad.core.replication.eligibility import Eligibility
 from minkad.core.replication.follower_progress import Progress, Reaction, Stage
 from minkad.core.replication.hand_over import HandOver
 from minkad.core.replication.instructions import (
+    BringLoadFiles,
     CancelCheckpoint,
     IsrProposal,
     Level,
@@ -46,6 +47,7 @@ class Leader:
         self.progress: dict[str, Progress] = {}  # by node, for all other replicas
         self.counted: Sequence[Progress] = ()  # the followers that the high watermark waits for: a part of `progress`
         self.marked_loads: set[int] = set()  # by number: loads whose marks this leadership has appended
+        self._newest_load_mark = 0  # the offset of the newest of these marks
         self.marked_split = 0  # the child for whose split this leadership has appended a marker
         self._node = node
         self._checkpoints = Checkpoints(node)
@@ -154,6 +156,7 @@ class Leader:
         """The stream to a follower broke, perhaps with messages: the leader probes the follower on the next stream."""
         self._stir()
         progress.error, progress.fell_behind = reason, False
+        progress.load_files_end = -1  # the node may come back without its files
         self.state.retention.late(progress.node_id)
         self._probe(progress)
         self._matched(progress, now)
@@ -465,11 +468,44 @@ class Leader:
             keeps_up = now - self._caught_up[node].at <= self._node.settings.lag_timeout
             if not progress.is_near or not keeps_up or now < self._held.get(node, 0.0):
                 return
+            if not self._has_load_files(progress):
+                return
             self._joining.add(node)
             self.recount()
         has_all = progress.matched >= max(state.high_watermark, state.ready_at)
         if has_all and self.proposed is None and not state.gate.is_closed:
             self._propose([*state.row.isr, node])
+
+    def _has_load_files(self, progress: Progress) -> bool:
+        """True if the follower has the files of all loads whose marks are in the log. Otherwise, have them brought: if
+        the follower led without a file, and the nodes with the file were gone, it could never take the load in.
+        """
+        if self.state.id not in self._node.with_load_files or progress.load_files_end >= self._newest_load_mark:
+            return True
+        if not progress.is_bringing_load_files:
+            progress.is_bringing_load_files = True
+            self._node.outbox.append(BringLoadFiles(progress, self.state.log.end))
+        return False
+
+    def load_files_brought(self, progress: Progress, log_end: int, now: float, *, has_all: bool) -> None:
+        """The follower has the files of the loads with marks up to `log_end`, or (without `has_all`) can't get them."""
+        if self.progress.get(progress.node_id) is not progress:
+            return
+        progress.is_bringing_load_files = False
+        self._stir()
+        if has_all:
+            progress.load_files_end = log_end
+            self._consider(progress, now)
+        else:
+            self._held[progress.node_id] = now + self._node.settings.longest_backoff
+
+    def load_marked(self, number: int, offset: int, have: Collection[str]) -> None:
+        """The mark of the load `number` is in the log. The nodes in `have` have its file."""
+        self.marked_loads.add(number)
+        for node, progress in self.progress.items():
+            if node in have and progress.load_files_end >= self._newest_load_mark:
+                progress.load_files_end = offset
+        self._newest_load_mark = offset
 
     def _may_precede_split(self) -> bool:
         """True if a node that joins now might be unable to make the child of a split: for that, the node needs a copy

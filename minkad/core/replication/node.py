@@ -5,7 +5,7 @@ time. The method changes the states of replicas, and at its end hands out the in
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Any, Final, Generic, TypeVar
 
 from minka.cluster.key_ranges import KeyRange
@@ -50,8 +50,15 @@ class Node(Generic[H]):
     check_every: int = 1024
     """After each 1024th event, the node checks the state of that event's replica."""
 
-    def __init__(self, id: str, settings: ReplicationSettings, view: ClusterView) -> None:  # noqa: A002
-        self.shared = NodeState(id, settings, view)
+    def __init__(
+        self,
+        id: str,  # noqa: A002
+        settings: ReplicationSettings,
+        view: ClusterView,
+        with_load_files: Container[int] = (),
+    ) -> None:
+        """See `NodeState` for `with_load_files`."""
+        self.shared = NodeState(id, settings, view, with_load_files)
         self.replicas: dict[int, H] = {}  # by partition
         self.shared.replicas = self.replicas
         # The shell sets this once. It can't be an argument: the parts that carry out instructions need this node.
@@ -203,6 +210,18 @@ class Node(Generic[H]):
         self._end(replica.state)
         return offset
 
+    def append_load_mark(self, replica: H, number: int, body: bytes, have: Collection[str]) -> int:
+        """Append the mark of a load, like `append`. The nodes in `have` have the load's file; that must be all nodes
+        that may be in sync.
+        """
+        leader = replica.state.leader
+        assert leader is not None, replica.state
+        assert leader.may_be_in_sync() <= set(have), f"{replica.state}: only {have} have the file"
+        offset = replica.state.append(body)
+        leader.load_marked(number, offset, have)
+        self._end(replica.state)
+        return offset
+
     def stored(self, ends: Mapping[H, tuple[int, int]], now: float, *, on_disk: bool) -> list[H]:
         """The disk (without `on_disk`: the operating system) has these logs up to the ends in `ends`. The second number
         of each is the log's `truncations` when the changes were staged. Returns the replicas with entries to apply.
@@ -283,9 +302,13 @@ class Node(Generic[H]):
         replica.state.begin_mark()
         self._happened(replica.state, "a mark is carried out", now)
 
-    def mark_ended(self, replica: H, now: float, *, is_passed: bool) -> None:
-        """The shell has carried out and applied the mark, or (without `is_passed`) can't carry it out."""
+    def mark_ended(self, replica: H, data: ReplicaData, now: float, *, is_passed: bool) -> None:
+        """The shell has carried out and applied the mark on `data`, or (without `is_passed`) can't carry it out. The
+        call has no effect if other data has replaced `data` meanwhile.
+        """
         state = replica.state
+        if state.data is not data:
+            return
         state.end_mark()
         self._happened(state, "a mark is passed" if is_passed else "a mark can't be carried out", now)
         if is_passed:
@@ -460,6 +483,13 @@ class Node(Generic[H]):
             leader.checkpoint_failed(progress, reason, now)
             self._answered(progress.state.id, f"no checkpoint for {progress.node_id}: {reason}", now)
 
+    def load_files_brought(self, progress: Progress, log_end: int, now: float, *, has_all: bool) -> None:
+        """The shell has carried out `BringLoadFiles`, or (without `has_all`) the follower can't get the files now."""
+        if (leader := self._leader_of(progress.state.id)) is not None:
+            leader.load_files_brought(progress, log_end, now, has_all=has_all)
+            what = "has the files of loads" if has_all else "can't get the files of loads now"
+            self._answered(progress.state.id, f"{progress.node_id} {what}", now)
+
     # The controller's answers; the rows that it sent are adopted already
 
     def hand_over_answered(self, request: HandOverRequest, error: MinkaError | None, now: float) -> None:
@@ -575,6 +605,7 @@ _TOLD: Final[dict[type[Instruction], Callable[[Any], tuple[int, str]]]] = {
     i.StopSending: lambda it: (it.progress.state.id, f"stop sending to {it.progress.node_id}"),
     i.SendCheckpoint: lambda it: (it.progress.state.id, f"send {it.progress.node_id} a checkpoint"),
     i.CancelCheckpoint: lambda it: (it.progress.state.id, f"send {it.progress.node_id} no checkpoint"),
+    i.BringLoadFiles: lambda it: (it.progress.state.id, f"let {it.progress.node_id} get the files of loads"),
     i.IsrProposal: lambda it: (it.partition_id, f"propose that {', '.join(it.isr)} are in sync"),
     i.AskHandOver: lambda it: (it.request.partition_id, f"ask to hand over to {it.request.target}"),
     i.AskFinishSplit: lambda it: (it.request.partition_id, "ask to end the split"),

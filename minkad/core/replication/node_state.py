@@ -1,6 +1,6 @@
 """State that the replicas of one node share."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from typing import Protocol, TypeVar
 
 from minka.errors import MinkaError
@@ -53,10 +53,19 @@ class HasState(Protocol[State_co]):
 class NodeState:
     """State that the replicas of one node share."""
 
-    def __init__(self, id: str, settings: ReplicationSettings, view: ClusterView) -> None:  # noqa: A002
+    def __init__(
+        self,
+        id: str,  # noqa: A002
+        settings: ReplicationSettings,
+        view: ClusterView,
+        with_load_files: Container[int],
+    ) -> None:
         self.id = id
         self.settings = settings
         self.view = view
+        # The partitions with files of loads on this node. A leader's node has the file of each load whose mark is in
+        # the leader's log; the other way round, a load whose file is here perhaps has no mark.
+        self.with_load_files = with_load_files
         self.outbox = Outbox()
         self.replicas: Mapping[int, HasState[ReplicaState]] = {}  # by partition; `Node` adds and removes them
         self.due: list[ReplicaState] = []  # QUEUED replicas for which the node hasn't handed out `Apply` yet

@@ -230,8 +230,10 @@ class ReplicaState:
         self.log.reset(0, 0)
 
     def put_data(self, data: ReplicaData) -> None:
-        """`data` replaces the data here."""
+        """`data` replaces the data here. A mark that is carried out on the former data is over."""
         self.data = data
+        if self.applying is Applying.AT_MARK:
+            self.applying = Applying.IDLE
 
     def begin_with_checkpoint(self) -> None:
         """The data is the checkpoint: stage a log that begins after it."""
@@ -273,7 +275,7 @@ class ReplicaState:
     def put_empty_data(self, data: ReplicaData) -> None:
         """Empty data replaces damaged data: the replica applies the whole log again before it serves anything."""
         assert self.is_in_log, self
-        self.data = data
+        self.put_data(data)
         self.applied = self.flushed = 0
         self.retention.begin_again()
         self.ready_at = max(self.ready_at, self.high_watermark)

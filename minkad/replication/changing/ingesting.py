@@ -13,6 +13,7 @@ A node that joins the in-sync set afterwards gets the file first (`load_files.py
 
 import asyncio
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -165,7 +166,7 @@ class Ingesting:
     # The leader
 
     async def _prepare(self, replica: HostedReplica, leader: Leader, part: LoadPart) -> None:
-        """Append the mark to the log once enough replicas have the file."""
+        """Append the mark to the log once enough replicas, and all that may be in sync, have the file."""
         key, backoff = (part.load_number, replica.id), _FIRST_BACKOFF
 
         def goes_on() -> bool:
@@ -175,11 +176,12 @@ class Ingesting:
         while goes_on():
             try:
                 async with self._slots:
-                    await self._have_file(replica, part)
+                    have = await self._have_file(replica, leader, part)
                 if replica.unflushed >= _FLUSH_FIRST_BYTES or replica.data.in_memory:
                     await self._flusher.flush(replica)  # a flush after the mark would make users' writes wait
-                if goes_on() and replica.state.is_ready and replica.state.gate.state is Gate.OPEN:
-                    self._append_mark(replica, leader, part)
+                is_ready = replica.state.is_ready and replica.state.gate.state is Gate.OPEN
+                if goes_on() and is_ready and leader.may_be_in_sync() <= have:
+                    self._append_mark(replica, part, have)
                     return
             except MinkaError as error:
                 self._wait_for(key, error)
@@ -187,21 +189,22 @@ class Ingesting:
             backoff = min(2 * backoff, _LONGEST_BACKOFF)
 
     @failpoint("ingest.prepare")
-    async def _have_file(self, replica: HostedReplica, part: LoadPart) -> None:
-        """Get the file for this node, and for the nodes of all other replicas that aren't absent. Raises
-        NOT_ENOUGH_SPOOLS if fewer than `min_insync` nodes have it afterwards.
+    async def _have_file(self, replica: HostedReplica, leader: Leader, part: LoadPart) -> set[str]:
+        """Get the file for this node, and for the nodes of all other replicas that aren't absent. Returns the nodes
+        that have it. Raises NOT_ENOUGH_SPOOLS if they are fewer than `min_insync`, or if a node without the file may be
+        in sync: it could lead without a way to the rows.
         """
         file, row = _file_of(part), replica.state.row
         await self._fetching.ensure(part.load_number, file, row.replicas)
         async with self._links:
             await self._spool.verify(part.load_number, part.name, part.checksum)
-        others = [node for node in row.replicas if node != self._node.id and node not in row.removing_replicas]
         request = PullFileRequest(load_number=part.load_number, file=file)
 
         async def pulled(node: str) -> None:
             await self._pull(node, request)
 
-        present = [node for node in others if not self._is_absent(node)]
+        wanted = set(row.replicas).difference(row.removing_replicas) | leader.may_be_in_sync()
+        present = [node for node in sorted(wanted - {self._node.id}) if not self._is_absent(node)]
         pulls = {tasks.awaited(pulled(node), f"pull by {node}"): node for node in present}
         if pulls:
             _, slow = await asyncio.wait(pulls, timeout=_PULL_SECONDS)
@@ -209,14 +212,18 @@ class Ingesting:
                 pull.cancel()
             await asyncio.gather(*pulls, return_exceptions=True)
         failed = {node: pull.exception() for pull, node in pulls.items() if not pull.cancelled() and pull.exception()}
-        have = 1 + sum(not pull.cancelled() and pull.exception() is None for pull in pulls)
-        if have < min(max(1, replica.state.min_insync), len(row.replicas)):
+        have = {node for pull, node in pulls.items() if not pull.cancelled() and pull.exception() is None}
+        have.add(self._node.id)
+        lacking = ", ".join(sorted(leader.may_be_in_sync() - have))
+        if lacking or len(have) < min(max(1, replica.state.min_insync), len(row.replicas)):
             reasons = "; ".join(f"{node}: {error}" for node, error in failed.items()) or "the others are away"
-            text = f"{have} of {replica.state.min_insync} nodes have {part.name}: {reasons[:1000]}"
-            raise MinkaError(Code.NOT_ENOUGH_SPOOLS, text)
+            text = f"{len(have)} of {replica.state.min_insync} nodes have {part.name}"
+            missing = f", and {lacking} in sync must get it" if lacking else ""
+            raise MinkaError(Code.NOT_ENOUGH_SPOOLS, f"{text}{missing}: {reasons[:1000]}")
+        return have
 
     @failpoint("ingest.mark")
-    def _append_mark(self, replica: HostedReplica, leader: Leader, part: LoadPart) -> None:
+    def _append_mark(self, replica: HostedReplica, part: LoadPart, have: Collection[str]) -> None:
         mark = IngestMark(
             part.load_number,
             self._table.state.loads.lowest_open(),
@@ -226,8 +233,7 @@ class Ingesting:
             part.rows,
             part.digest.bytes,
         )
-        leader.marked_loads.add(part.load_number)
-        replica.decidable_at = self._node.append(replica, encode_mark(mark))
+        replica.decidable_at = self._node.append_load_mark(replica, part.load_number, encode_mark(mark), have)
 
     # Each replica
 
@@ -265,7 +271,7 @@ class Ingesting:
                 self._log_db.fail(error)
             return
         finally:
-            self._node.mark_ended(replica, self._clock(), is_passed=is_passed)
+            self._node.mark_ended(replica, data, self._clock(), is_passed=is_passed)
             self._stop_waiting((mark.load_number, replica.id))
         await self._settle(replica, mark)
 
@@ -336,12 +342,13 @@ class Ingesting:
         return replica.state.role is Role.FOLLOWER and mark.load_number < table.next_number and not is_due
 
     async def get_file(self, number: int, file: LoadFile) -> None:
-        """Get the file, and check it, unless the partition's data here has the load already. Raises the errors of
-        `Fetching.ensure` and CORRUPT_DATA.
+        """Get the file, unless the partition's data here has the load already. If the mark is still to come, check that
+        the file on the disk is whole. Raises the errors of `Fetching.ensure` and CORRUPT_DATA.
         """
         if not self._has_taken(file.partition_id, number):
             await self._fetching.ensure(number, file)
-            await self._spool.verify(number, file.name, file.checksum)
+            if number in self._table.state.loads.due.get(file.partition_id, ()):
+                await self._spool.verify(number, file.name, file.checksum)
 
     def _has_taken(self, partition_id: int, number: int) -> bool:
         replica = self._node.replicas.get(partition_id)

@@ -7,22 +7,17 @@ Only the active controller changes an in-sync set, by compare-and-set. One call 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
 from typing import Final
 
-from minka.cluster.in_sync import has_everything
 from minka.errors import MinkaError
 from minka.v1.coordinator_pb2 import AlterIsrRequest, AlterIsrResponse, IsrChange
 from minkad.core.controller_methods import ALTER_ISR
-from minkad.core.replication.entries import IngestMark
 from minkad.core.replication.instructions import IsrProposal
 from minkad.core.replication.leadership import Leader
 from minkad.core.replication.node import Node
-from minkad.process import tasks
 from minkad.process.turns import turn
 from minkad.replication.applying.hosted_replica import HostedReplica
 from minkad.replication.background_task import BackgroundTask
-from minkad.replication.changing.load_files import LoadFiles, marks_in_log
 from minkad.replication.surroundings import Surroundings
 
 log: Final = logging.getLogger(__name__)
@@ -47,8 +42,6 @@ class IsrChanges:
         self._clock = around.clock
         self._waiting: dict[int, IsrProposal] = {}  # by partition: to be sent to the controller
         self._wake = asyncio.Event()  # there may be proposals in `_waiting`
-        self._load_files = LoadFiles(around.loads.pull) if around.loads is not None else None
-        self._bringing: set[asyncio.Task[None]] = set()  # proposals that wait until nodes have the files of loads
         self._tasks = [
             BackgroundTask("lag check", self._watch, around.log_db.fail),
             BackgroundTask("in-sync sets", self._ask, around.log_db.fail),
@@ -61,51 +54,11 @@ class IsrChanges:
     async def close(self) -> None:
         for task in self._tasks:
             await task.close()
-        for bringing in self._bringing:
-            bringing.cancel()
-        await asyncio.gather(*self._bringing, return_exceptions=True)
-        if self._load_files is not None:
-            await self._load_files.close()
 
     def propose(self, proposal: IsrProposal) -> None:
-        """Ask the controller to record the proposal, until there is an answer, or the leader gives the proposal up.
-        Nodes that join the set first get the files of the loads whose marks are in the log.
-        """
-        replica = self._node.replicas[proposal.partition_id]
-        joining = sorted(set(proposal.isr).difference(has_everything(replica.state.row), {self._node.id}))
-        marks = self._marks(replica) if joining else []
-        if self._load_files is None or marks == []:
-            self._send(proposal)
-            return
-        bringing = tasks.start(self._bring(self._load_files, replica, marks, joining, proposal), "files of loads")
-        self._bringing.add(bringing)
-        bringing.add_done_callback(self._bringing.discard)
-
-    @staticmethod
-    def _marks(replica: HostedReplica) -> list[IngestMark] | None:
-        if not replica.state.is_usable or (replica.data.is_closed and not replica.data.is_known):
-            return []  # it must leave the lead to others, whose copies may be better
-        try:
-            return marks_in_log(replica)
-        except MinkaError:
-            return []  # as above: it is damaged
-
-    def _send(self, proposal: IsrProposal) -> None:
+        """Ask the controller to record the proposal, until there is an answer, or the leader gives the proposal up."""
         self._waiting[proposal.partition_id] = proposal
         self._wake.set()
-
-    async def _bring(
-        self,
-        load_files: LoadFiles,
-        replica: HostedReplica,
-        marks: Sequence[IngestMark] | None,
-        joining: Sequence[str],
-        proposal: IsrProposal,
-    ) -> None:
-        if marks is not None and await load_files.bring(replica, marks, joining):
-            self._send(proposal)
-        else:
-            self._node.isr_refused(proposal, self._clock())
 
     def nodes_changed(self) -> None:
         """Nodes have come or gone: tell all leaders soon, a few at a time."""

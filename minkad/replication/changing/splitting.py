@@ -105,7 +105,7 @@ class Splitting:
             if error.code is not Code.CORRUPT_DATA:
                 self._log_db.fail(error)
         finally:
-            self._node.mark_ended(parent, self._clock(), is_passed=is_passed)
+            self._node.mark_ended(parent, data, self._clock(), is_passed=is_passed)
 
     async def _make_child(self, parent: HostedReplica, child_id: int, entry: Pending) -> None:
         """Make the child, unless it exists already: from this marker, or from a checkpoint of the child's leader."""

@@ -188,7 +188,7 @@ class Snapshots:
             if error.code is not Code.CORRUPT_DATA:
                 self._log_db.fail(error)
         finally:
-            self._node.mark_ended(replica, self._clock(), is_passed=is_passed)
+            self._node.mark_ended(replica, data, self._clock(), is_passed=is_passed)
 
     async def _keep_or_not(self, replica: HostedReplica, mark: SnapshotMark) -> None:
         """Keep the snapshot. If that fails, the replica goes on without it."""

@@ -421,7 +421,7 @@ async def test_stale_reads_are_refused_before_a_follower_has_the_copied_rows(tmp
         with pytest.raises(Refused) as refusal:
             await cyrene.get_stale(1, b"0700", generation=GENERATION)
         assert refusal.value.error.code is Code.AGE_UNKNOWN
-        cyrene.manager.node.mark_ended(cyrene.replica(1), 0.0, is_passed=True)
+        cyrene.manager.node.mark_ended(cyrene.replica(1), cyrene.replica(1).data, 0.0, is_passed=True)
 
         async def answer() -> kv_frames.StaleResult | None:
             try:

@@ -84,7 +84,7 @@ async def test_the_age_of_a_stale_read_is_a_bound(tmp_path: Path) -> None:
             if i % 50 == 25:  # for a while, the follower applies nothing
                 cyrene.manager.node.mark_begun(cyrene.replica(), 0.0)
             if i % 50 == 35:
-                cyrene.manager.node.mark_ended(cyrene.replica(), 0.0, is_passed=True)
+                cyrene.manager.node.mark_ended(cyrene.replica(), cyrene.replica().data, 0.0, is_passed=True)
             await asyncio.sleep(0.005)
             now = loop.time()
             read = await cyrene.get_stale(1, b"a")

@@ -6,11 +6,11 @@ without a request, at some moment between the earliest and the latest end of its
 first.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from itertools import accumulate, chain
+from itertools import accumulate
 from math import inf
 from typing import Final, NamedTuple
 
@@ -83,14 +83,14 @@ class Operated:
 
 class State(NamedTuple):
     """The state of a key. `version` is 0 if the key has no value. `lives` has the earliest and the latest time at which
-    the key may expire, or is None if the key doesn't expire. `former` has the versions of former writes, as far as an
-    answer may name them again.
+    the key may expire, or is None if the key doesn't expire. `newest` is the newest version that an answer so far has
+    named: later writes have greater versions.
     """
 
     value: bytes | None = None
     version: int = 0
     lives: tuple[float, float] | None = None
-    former: frozenset[int] = frozenset()
+    newest: int = 0
 
 
 ABSENT: Final = State()
@@ -176,14 +176,21 @@ def _value_of_version(event: Operated) -> bytes | None:
     return event.value if event.kind is Kind.PUT and event.done else None
 
 
+def _named_version(event: Operated) -> float:
+    """The version that the key has just before or after the operation, as far as its answer tells; else infinity."""
+    if event.outcome is not Outcome.OK:
+        return inf
+    if event.condition is If.VERSION and event.done and event.kind is Kind.PUT:
+        return event.expected_version or inf
+    return event.version or inf
+
+
 class Model:
     """Computes the effects of operations on a key, one after the other."""
 
     def __init__(self, events: Sequence[Operated], slack: float) -> None:
         """`events`: all operations on the key. Their answers show the values and expiries of some versions."""
         self._slack = slack
-        named = Counter(chain.from_iterable((event.version, event.expected_version) for event in events))
-        self._repeated = {version for version, count in named.items() if version and count > 1}
         pairs = ((event.version, _value_of_version(event)) for event in events)
         self._values = {version: value for version, value in pairs if version and value is not None}
         reads = (event for event in events if event.kind is Kind.GET_VERSIONED)
@@ -238,8 +245,7 @@ class Model:
 
     def written(self, state: State, value: bytes | None, lives: tuple[float, float] | None = None) -> State:
         """Return the state after a write; None deletes the key. No answer has named the version of the write yet."""
-        former = state.former | {state.version} if state.version in self._repeated else state.former
-        return State(former=former) if value is None else State(value, NOT_TOLD, lives, former)
+        return State(newest=state.newest) if value is None else State(value, NOT_TOLD, lives, state.newest)
 
     def _lives(self, event: Operated, by: float) -> tuple[float, float] | None:
         if event.ttl is None:
@@ -277,9 +283,8 @@ class Model:
         """
         if state.version != NOT_TOLD:
             return state if state.version == version else None
-        is_new = version > 0 and version not in state.former
-        is_possible = is_new and self._values.get(version, state.value) == state.value
-        return state._replace(version=version) if is_possible else None
+        is_possible = version > state.newest and self._values.get(version, state.value) == state.value
+        return state._replace(version=version, newest=version) if is_possible else None
 
     def _put(self, state: State, event: Operated) -> State | None:
         if not event.done and event.version is None:
@@ -353,7 +358,8 @@ class _Search:
     """Searches the orders of one key's operations, depth first, for one that explains all answers.
 
     If an operation that has changed nothing may come next, it comes next. Of operations that returned at the same time,
-    the search tries the one that was called first, since nodes mostly do operations in the order of their calls.
+    the search tries the one that was called first, since nodes mostly do operations in the order of their calls. As
+    versions grow, a way is wrong if an operation that it leaves names an older version than one before.
 
     An operation without an answer is used only if the next answered operation depends on it; anywhere else, the order
     is right without it, too. Of equal operations without an answer, the search uses the one that was called first. Two
@@ -370,6 +376,7 @@ class _Search:
         changing = [event for event in (*events, *perhaps) if not event.is_read]
         self._only_adds = all(event.kind is Kind.ADD for event in changing)
         self._may_live_longer = any(event.kind in (Kind.EXPIRE, Kind.PERSIST) for event in perhaps)
+        self._named = [_named_version(event) for event in self._events]
         self._conditional = [i for i, e in enumerate(self._perhaps) if e.kind is Kind.PUT and not e.is_blind]
 
     def _alikes(self) -> list[int]:
@@ -414,6 +421,8 @@ class _Search:
     def _after(self, place: _Place, used: int) -> list[tuple[_Place, int]]:
         """Return the places to which one more operation leads. The search tries the last of them first."""
         look, state = self._look(place), place.state
+        if self._is_dead_end(place):
+            return []
         if self._only_adds:
             return self._after_adding(place, used, look)
         found: list[tuple[_Place, int]] = [(one, used) for one in self._expired(place, look)]
@@ -431,6 +440,10 @@ class _Search:
             if following is not None:
                 found.append((self._with(place, index, following), used))
         return found
+
+    def _is_dead_end(self, place: _Place) -> bool:
+        left = range(place.low, len(self._events))
+        return any(self._named[i] < place.state.newest and not place.above >> (i - place.low) & 1 for i in left)
 
     def _after_adding(self, place: _Place, used: int, look: _Look) -> list[tuple[_Place, int]]:
         """Return the places to which one more operation leads, for a counter: the number in each answer is the sum of

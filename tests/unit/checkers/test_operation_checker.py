@@ -84,7 +84,7 @@ POSSIBLE = {
     "two unknown deletes, both seen": [
         delete(0, 1, UNKNOWN), delete(0, 1, UNKNOWN), put(A, 2, 3), get(None, 4, 5), put(B, 6, 7), get(None, 8, 9),
     ],
-    "versions of puts that did not tell them": [put(A, 0, 1), seen(A, 7, 2, 3), put(B, 4, 5), seen(B, 5, 6, 7)],
+    "versions of puts that did not tell them": [put(A, 0, 1), seen(A, 5, 2, 3), put(B, 4, 5), seen(B, 7, 6, 7)],
     "conditions that hold": [
         put_if(If.ABSENT, A, 0, 1, version=1), put_if(If.VERSION, B, 2, 3, version=2, of=1),
         put_if(If.VALUE, C, 4, 5, version=3, of=B), seen(C, 3, 6, 7), put_if(If.VERSION, None, 8, 9, of=3),
@@ -143,6 +143,7 @@ POSSIBLE = {
 }  # fmt: skip
 
 IMPOSSIBLE = {
+    "a version that falls": [put(A, 0, 1), seen(A, 7, 2, 3), put(B, 4, 5), seen(B, 5, 6, 7)],
     "two writes of one version, which only refused puts name": [
         put(A, 0, 1), put_if(If.VERSION, b"c", 2, 3, done=False, version=7),
         put(B, 4, 5), put_if(If.VERSION, b"d", 6, 7, done=False, version=7),

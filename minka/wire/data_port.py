@@ -306,7 +306,14 @@ class Connection(asyncio.Protocol):
         if not self.is_reading and not self.is_over:
             self.is_reading = True
             self._transport.resume_reading()
-            self._loop.call_soon(self._take_frames)
+            self._loop.call_soon(self._take_the_rest)
+
+    def _take_the_rest(self) -> None:
+        try:
+            self._take_frames()
+        except Exception:
+            self.abort()  # as the transport does when `data_received` fails
+            raise
 
 
 def _sent_error(content: bytes) -> MinkaError:

@@ -21,7 +21,7 @@ _PACKAGES: Final = ("/minkad/", "/minka/")
 
 class LoopLag:
     """Asks the loop for a call every 40 ms, and counts how late the call is. `work` is the processor time of the loop's
-    thread in this delay: on a busy machine, the process also waits for a processor.
+    thread since it asked, at most the delay: on a busy machine, the process also waits for a processor.
 
     When the call is late, a timer's signal looks at what the loop is doing. A thread can't do this: CPython 3.11 can
     die or hang when one thread reads another's frames (issues 111363 and 106883 of python/cpython), and no thread sees

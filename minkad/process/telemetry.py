@@ -96,7 +96,7 @@ class Telemetry:
     loop_late: Histogram = field(default_factory=lambda: Histogram(LOOP_BOUNDS))
     """Seconds by which the event loop was late."""
     loop_work: Histogram = field(default_factory=lambda: Histogram(LOOP_BOUNDS))
-    """Seconds of processor time that the loop's thread used while the loop was late."""
+    """Seconds of the event loop's delays for which its own work may account: see `LoopLag`."""
 
     def client_seconds(self) -> tuple[float, int]:
         """The total seconds of clients' batches that ended ok, and their number."""

@@ -62,8 +62,9 @@ class DataPortJudge:
     """Times are seconds of the active controller's monotonic clock.
 
     For `grace` seconds after a process has registered, it isn't judged: the watchers still speak of the process before.
-    A watcher's words count for half of `grace`. Without this limit, a controller that had lost its watchers for a while
-    would judge by old words when they are back, before it hears their new ones.
+    A watcher's words count for three quarters of `grace`. Without this limit, a controller that had lost its watchers
+    for a while would judge by old words when they are back, before it hears their new ones. With a much shorter limit,
+    a port would seem to answer whenever a heartbeat is late.
     """
 
     grace: float
@@ -95,7 +96,7 @@ class DataPortJudge:
         self._said = {watcher: said for watcher, said in self._said.items() if watcher in nodes}
         accused: dict[str, dict[str, str]] = {}  # by node and watcher
         for watcher, words in self._said.items():
-            if is_up(nodes.get(watcher)) and now - words.at <= self.grace / 2:
+            if is_up(nodes.get(watcher)) and now - words.at <= 0.75 * self.grace:
                 for name, reason in words.errors.items():
                     accused.setdefault(name, {})[watcher] = reason
         up = sum(map(is_up, nodes.values()))

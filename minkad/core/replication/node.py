@@ -1,4 +1,5 @@
-"""The replicas of one node. Only the methods of `Node` change a replica.
+"""The replicas of one node. Only the methods of `Node` change a replica, and `ReplicaState.take_over_data`: whoever is
+about to read the data calls it, since data that was opened meanwhile tells how far it is.
 
 Each method is an event: a row, an entry, a message of another node, a finished sync, an answer of the controller, the
 time. The method changes the states of replicas, and at its end hands out the instructions that follow.

@@ -47,7 +47,7 @@ class HasState(Protocol[State_co]):
 
     @property
     def state(self) -> State_co:
-        """The replica's state; only `Node` changes it."""
+        """The replica's state; see `Node` for who changes it."""
 
 
 class NodeState:

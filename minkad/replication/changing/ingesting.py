@@ -346,7 +346,8 @@ class Ingesting:
         the file on the disk is whole. Raises the errors of `Fetching.ensure` and CORRUPT_DATA.
         """
         if not self._has_taken(file.partition_id, number):
-            await self._fetching.ensure(number, file)
+            row = self._table.state.partitions.get(file.partition_id)
+            await self._fetching.ensure(number, file, row.replicas if row is not None else ())
             if number in self._table.state.loads.due.get(file.partition_id, ()):
                 await self._spool.verify(number, file.name, file.checksum)
 

@@ -7,6 +7,7 @@ the files went then, this follower would lead without a way to the rows of the l
 import asyncio
 import logging
 from collections import defaultdict
+from functools import partial
 from typing import Final
 
 from minka.errors import MinkaError
@@ -48,7 +49,7 @@ class LoadFiles:
             self._brought(instruction, has_all=True)
             return
         name = f"files of loads of {partition_id} for {instruction.progress.node_id}"
-        task = tasks.start(self._bring(sources, files, instruction), name, self._node.replicas[partition_id].broke)
+        task = tasks.start(self._bring(sources, files, instruction), name, partial(self._broke, partition_id))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -66,6 +67,10 @@ class LoadFiles:
             self._brought(instruction, has_all=False)
         else:
             self._brought(instruction, has_all=True)
+
+    def _broke(self, partition_id: int, error: BaseException) -> None:
+        if (replica := self._node.replicas.get(partition_id)) is not None:
+            replica.broke(error)
 
     def _brought(self, instruction: BringLoadFiles, *, has_all: bool) -> None:
         self._node.load_files_brought(instruction.progress, instruction.log_end, self._clock(), has_all=has_all)

@@ -8,7 +8,7 @@ import pytest
 
 from minka.errors import Code, MinkaError
 from minka.wire import kv_frames
-from minka.wire.data_port import PREFACE, Hello, Purpose, encode_hello
+from minka.wire.data_port import PREFACE, Connection, Hello, Purpose, encode_hello
 from minka.wire.key_operations import Set
 from minkad.config.addresses import split_address
 from minkad.data_port.clients import MAX_FRAMES_IN_FLIGHT
@@ -77,6 +77,41 @@ async def test_the_node_stops_reading_from_a_client_that_reads_no_answers(tmp_pa
         answers = slow.messages()
         assert [kv_frames.decode_response(await anext(answers)).id for _ in range(count)] == list(range(count))
         await until(lambda: athens.clients_memory.used < len(_VALUE))
+
+
+async def test_a_client_with_many_requests_under_way_is_read_again_once_half_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster(tmp_path) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, {b"k": b"v"})
+        answered, seen = 0, list[int]()
+
+        def send(self: Connection, content: bytes) -> None:
+            nonlocal answered
+            answered += self in athens.connections()
+            original_send(self, content)
+
+        def resume(self: Connection) -> None:
+            if self in athens.connections() and not self.is_reading:
+                seen.append(answered)
+            original_resume(self)
+
+        original_send, original_resume = Connection.send, Connection.resume_reading
+        stream = await c.connect("athens", Hello(Purpose.KV, "test", ""))
+        monkeypatch.setattr(Connection, "send", send)
+        monkeypatch.setattr(Connection, "resume_reading", resume)
+        athens.replica().state.gate.close()
+        body, count = kv_frames.encode(kv_frames.WriteBody([b"k"], [b"v"])), MAX_FRAMES_IN_FLIGHT + 1
+        for number in range(count):
+            stream.connection.send(frame(number, kv_frames.Op.WRITE, body))
+        await until(lambda: any(not one.is_reading for one in athens.connections()))
+        assert answered == 0
+        athens.replica().state.gate.open()
+        answers = stream.messages()
+        assert {kv_frames.decode_response(await anext(answers)).id for _ in range(count)} == set(range(count))
+        assert seen == [MAX_FRAMES_IN_FLIGHT // 2]
 
 
 @pytest.mark.parametrize("waits_for", ["the gate", "a follower"])

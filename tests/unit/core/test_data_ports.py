@@ -76,7 +76,10 @@ def test_old_words_of_watchers_do_not_count() -> None:
     judge = Judge(nodes("abc"))
     judge.say("a", "bc")
     assert judge.withheld() == "a"
-    judge.now += GRACE / 2 + 0.01
+    judge.now += 0.74 * GRACE
+    judge.judge.turn(judge.table, judge.now)
+    assert judge.withheld() == "a"
+    judge.now += 0.02 * GRACE
     judge.judge.turn(judge.table, judge.now)
     assert judge.withheld() == ""
     judge.say("a", "bc")

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 
 from minka.wire.data_port import Connection, Kind
 from tests.unit.client.asking import until
@@ -71,3 +72,16 @@ async def test_frames_that_waited_come_before_newer_ones() -> None:
         receiver.connection.resume_reading()
         await until(lambda: len(receiver.frames) == 8)
         assert receiver.frames == [b"%d" % number for number in range(8)]
+
+
+async def test_a_bug_of_the_receiver_ends_the_connection_also_after_a_pause() -> None:
+    async with connected() as (receiver, sender):
+        for number in range(4):
+            sender.send(b"%d" % number)
+        await until(lambda: len(receiver.frames) == 3)
+        failed: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+        receiver.frames = cast("list[bytes]", None)
+        receiver.connection.resume_reading()
+        await until(lambda: sender.is_over)
+        assert len(failed) == 1

@@ -15,6 +15,7 @@ from minka.v1.cluster_pb2 import Node, NodeState
 from minka.v1.load_api_pb2 import FetchRequest
 from minka.v1.loads_pb2 import Load, LoadFile, LoadPart, LoadState
 from minkad.core.state import LoadTable, State
+from minkad.loads import fetching as fetching_module
 from minkad.loads import uploading as module
 from minkad.loads.collecting import Collecting
 from minkad.loads.fetching import Fetching
@@ -131,6 +132,48 @@ async def test_a_file_is_fetched_from_a_node_that_has_it_whole(tmp_path: Path) -
     await refused(Code.UNKNOWN_FILE, fetching.ensure(8, file))
     table.state.nodes["cyrene"] = down
     await refused(Code.UNREACHABLE, fetching.ensure(8, file))
+
+
+async def test_a_node_that_says_nothing_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that are up are asked first, and a node whose disk hangs holds up nobody for long."""
+    monkeypatch.setattr(fetching_module, "_SILENCE_SECONDS", 0.05)
+    file, data = written(tmp_path / "one.sst", 1000)
+    asked: list[str] = []
+
+    async def fetch(node: str, request: FetchRequest) -> AsyncIterator[bytes]:
+        asked.append(node)
+        yield file.SerializeToString()
+        if node == "byzantium":
+            await asyncio.Future()
+        async for chunk in chunks(data):
+            yield chunk
+
+    spool, table = Spool(tmp_path / "spool", plenty), Table(State())
+    table.state.nodes["byzantium"] = Node(id="byzantium", state=NodeState.NODE_STATE_LIVE)
+    fetching = Fetching("athens", spool, fetch, table)
+    await fetching.ensure(7, file, ["delphi", "byzantium"])
+    assert asked == ["byzantium", "delphi"]
+    assert spool.has(7, "one", file.checksum)
+
+
+async def test_the_files_for_a_partition(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool", plenty)
+    file, data = written(tmp_path / "one.sst", 10)
+    for number, name in ((7, "one"), (7, "two"), (8, "one")):
+        file.name = name
+        await spool.receive(number, file, chunks(data), is_checked=True)
+    again = Spool(tmp_path / "spool", plenty)
+    await again.start()
+    for one in spool, again:
+        assert file.partition_id in one.partitions
+        assert {(number, found.name) for number, found in one.files_for(file.partition_id)} == {
+            *((7, "one"), (7, "two"), (8, "one"))
+        }
+        await one.remove(7, ["one", "two"])
+        assert [(number, found.name) for number, found in one.files_for(file.partition_id)] == [(8, "one")]
+        await one.remove(8, ["one"])
+        assert file.partition_id not in one.partitions
+        assert one.files_for(file.partition_id) == []
 
 
 def table_with(loads: Iterable[Load], parts: Iterable[LoadPart], next_number: int = 8) -> Table:

@@ -222,7 +222,8 @@ class Bench:
     def __init__(self, id: str = "athens") -> None:  # noqa: A002
         self.now = 0.0
         self.view = View()
-        self.node = Node[Bare](id, SETTINGS, self.view)
+        self.with_load_files: set[int] = set()
+        self.node = Node[Bare](id, SETTINGS, self.view, self.with_load_files)
         self.shared = self.node.shared
         self._handed_out: list[Instruction] = []
         self.node.carry_out = self._handed_out.append

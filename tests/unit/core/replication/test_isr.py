@@ -1,6 +1,8 @@
 """Changes of the in-sync set that a leader proposes: replicas that join, and replicas that leave."""
 
-from minkad.core.replication.instructions import IsrProposal
+import pytest
+
+from minkad.core.replication.instructions import BringLoadFiles, IsrProposal
 from minkad.core.replication.peer_messages import Standing
 from minkad.core.replication.replica import Replica
 from minkad.core.replication.replica_state import Copy
@@ -81,6 +83,80 @@ def test_a_follower_joins_only_with_entries_committed_since_its_answer() -> None
     assert proposed(bench) == []
     bench.ack(replica, "byzantium", 3)
     assert proposed(bench) == [("athens", "cyrene", "byzantium")]
+
+
+# Files of loads
+
+
+def bring(bench: Bench, replica: Replica) -> list[BringLoadFiles]:
+    """Let byzantium stand where it may join; returns the instructions to bring files of loads."""
+    bench.with_load_files.add(replica.id)
+    bench.align(replica, "byzantium")
+    return bench.take(BringLoadFiles)
+
+
+def test_a_follower_gets_the_files_of_loads_before_it_joins() -> None:
+    bench, replica = led()
+    (instruction,) = bring(bench, replica)
+    assert instruction.log_end == 2
+    assert "byzantium" not in leader_of(replica).may_be_in_sync()
+    bench.ack(replica, "byzantium")
+    assert bench.take_all() == [], "it isn't asked twice at a time"
+    bench.node.load_files_brought(instruction.progress, instruction.log_end, bench.now, has_all=True)
+    assert proposed(bench) == [("athens", "byzantium")]
+
+
+def test_a_follower_that_can_not_get_a_file_is_asked_again_later() -> None:
+    bench, replica = led()
+    (instruction,) = bring(bench, replica)
+    bench.node.load_files_brought(instruction.progress, instruction.log_end, bench.now, has_all=False)
+    bench.node.check(1, bench.now, stalled=False, nodes_changed=False)
+    assert bench.take(BringLoadFiles) == []
+    bench.now += SETTINGS.longest_backoff
+    bench.node.check(1, bench.now, stalled=False, nodes_changed=False)
+    assert bench.take(BringLoadFiles) == [instruction]
+
+
+def test_a_mark_that_is_appended_meanwhile_needs_another_file() -> None:
+    bench, replica = led()
+    (instruction,) = bring(bench, replica)
+    bench.node.append_load_mark(bench.hosted(1), 7, a_write(), {"athens"})
+    bench.sync(replica)
+    sent(instruction.progress)
+    bench.node.load_files_brought(instruction.progress, instruction.log_end, bench.now, has_all=True)
+    bench.ack(replica, "byzantium", 3)
+    assert [one.log_end for one in bench.take(BringLoadFiles)] == [3]
+
+
+@pytest.mark.parametrize("has_file", [True, False])
+def test_a_follower_that_has_the_file_of_the_next_mark_may_join(has_file: bool) -> None:
+    bench, replica = led()
+    bench.view.low.add("byzantium")  # so it doesn't join yet
+    bench.align(replica, "byzantium")
+    bench.with_load_files.add(1)
+    leader_of(replica).progress["byzantium"].load_files_end = 2
+    bench.node.append_load_mark(bench.hosted(1), 7, a_write(), {"athens", "byzantium"} if has_file else {"athens"})
+    bench.sync(replica)
+    bench.view.low.clear()
+    sent(leader_of(replica).progress["byzantium"])
+    bench.ack(replica, "byzantium", 3)
+    assert proposed(bench) == ([("athens", "byzantium")] if has_file else [])
+
+
+def test_a_follower_that_comes_back_is_asked_for_the_files_again() -> None:
+    bench, replica = led()
+    (instruction,) = bring(bench, replica)
+    bench.node.load_files_brought(instruction.progress, instruction.log_end, bench.now, has_all=False)
+    instruction.progress.load_files_end = 2
+    bench.node.follower_lost(instruction.progress, "it restarts", bench.now)
+    bench.now += SETTINGS.longest_backoff
+    assert bring(bench, replica) == [instruction]
+
+
+def test_a_load_is_marked_only_once_all_that_may_be_in_sync_have_its_file() -> None:
+    bench, _ = led(isr=("athens", "cyrene"))
+    with pytest.raises(AssertionError, match="have the file"):
+        bench.node.append_load_mark(bench.hosted(1), 7, a_write(), {"athens", "byzantium"})
 
 
 def test_the_leader_waits_for_a_late_follower_once_it_has_caught_up() -> None:

@@ -2,6 +2,7 @@
 
 import ast
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -11,7 +12,7 @@ import minkad
 from minka.errors import Code
 from minkad.core.replication.instructions import Apply, Changed, Instruction, Level, Report, Send, Sync
 from minkad.core.replication.node import Node
-from minkad.core.replication.replica_state import ReplicaState
+from minkad.core.replication.replica_state import Applying, ReplicaState
 from tests import strict_replicas
 from tests.unit.core.replication.bench import Bench, MemoryData, a_write, leader_of, row
 
@@ -87,6 +88,25 @@ def test_a_daemon_condemns_a_replica_whose_state_can_not_be(monkeypatch: pytest.
     assert first.level is Level.ERROR
     assert bench.hosted(2).state.high_watermark == 0
     assert cast("MemoryData", bench.hosted(2).state.data).damage is None
+
+
+@pytest.mark.parametrize("replace", [ReplicaState.put_data, ReplicaState.put_empty_data])
+def test_the_end_of_a_mark_on_data_that_was_replaced_changes_nothing(
+    replace: Callable[[ReplicaState, MemoryData], None],
+) -> None:
+    """Carrying a mark out may take long, and a checkpoint may come meanwhile, with marks after it."""
+    bench = Bench()
+    replica, hosted = bench.host(row(1, ("athens",))), bench.hosted(1)
+    former, new = replica.data, MemoryData()
+    seen: list[Applying] = []
+    bench.node.mark_begun(hosted, 0.0)
+    replace(replica, new)
+    seen.append(replica.applying)
+    bench.node.mark_begun(hosted, 0.0)
+    for data in former, new:
+        bench.node.mark_ended(hosted, data, 0.0, is_passed=True)
+        seen.append(replica.applying)
+    assert seen == [Applying.IDLE, Applying.AT_MARK, Applying.IDLE]
 
 
 def test_a_finished_sync_says_what_can_be_applied() -> None:

@@ -1,0 +1,81 @@
+"""A leader lets a follower get the files of loads before the follower joins the in-sync set."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from minka.errors import Code, MinkaError
+from minka.v1.load_api_pb2 import PullFileRequest
+from minka.v1.loads_pb2 import Load, LoadFile, LoadState
+from minkad.core.replication.instructions import BringLoadFiles
+from minkad.replication.changing.load_files import LoadFiles
+from tests.unit.client.asking import until
+
+
+class Leader:
+    """The leader's node, which has the files `kept`: each a load's number and a file's name."""
+
+    def __init__(self, *kept: tuple[int, str]) -> None:
+        self.pulled: list[tuple[str, int, str]] = []
+        self.brought: list[tuple[int, bool]] = []
+        self.may = asyncio.Event()
+        self.error: MinkaError | None = None
+        states = {1: LoadState.LOAD_STATE_STAGING, 2: LoadState.LOAD_STATE_ABORTED, 3: LoadState.LOAD_STATE_COMMITTED}
+        rows = {number: Load(number=number, state=state) for number, state in states.items()}
+        files = [(number, LoadFile(name=name, partition_id=7)) for number, name in kept]
+        loads: Any = SimpleNamespace(
+            spool=SimpleNamespace(files_for=lambda partition_id: files if partition_id == 7 else []),
+            table=SimpleNamespace(state=SimpleNamespace(loads=SimpleNamespace(rows=rows))),
+            pull=self.pull,
+        )
+        around: Any = SimpleNamespace(loads=loads, clock=lambda: 0.0)
+        self.parts = LoadFiles(around, self)  # type: ignore[arg-type]
+        self.may.set()
+
+    async def pull(self, node: str, request: PullFileRequest) -> None:
+        self.pulled.append((node, request.load_number, request.file.name))
+        await self.may.wait()
+        if self.error is not None:
+            raise self.error
+
+    def load_files_brought(self, _progress: object, log_end: int, _now: float, *, has_all: bool) -> None:
+        self.brought.append((log_end, has_all))
+
+    def bring(self, partition_id: int = 7) -> None:
+        progress: Any = SimpleNamespace(node_id="byzantium", state=SimpleNamespace(id=partition_id))
+        self.parts.bring(BringLoadFiles(progress, 12))
+
+
+async def test_a_follower_gets_the_files_of_loads_that_may_have_marks() -> None:
+    """That excludes loads that are staged or aborted, and includes loads that the table no longer has."""
+    leader = Leader((1, "staged"), (2, "aborted"), (3, "committed"), (4, "done"))
+    leader.bring()
+    await until(lambda: bool(leader.brought))
+    assert leader.pulled == [("byzantium", 3, "committed"), ("byzantium", 4, "done")]
+    assert leader.brought == [(12, True)]
+
+
+@pytest.mark.parametrize("partition_id", [7, 8])
+async def test_without_such_files_the_follower_joins_at_once(partition_id: int) -> None:
+    leader = Leader((1, "staged"))
+    leader.bring(partition_id)
+    assert leader.brought == [(12, True)]
+
+
+async def test_a_file_that_can_not_be_had_is_reported() -> None:
+    leader = Leader((3, "one"), (3, "two"))
+    leader.error = MinkaError(Code.UNKNOWN_FILE, "no node has it")
+    leader.bring()
+    await until(lambda: bool(leader.brought))
+    assert leader.brought == [(12, False)]
+
+
+async def test_the_end_of_the_node_gives_the_pulls_up() -> None:
+    leader = Leader((3, "one"))
+    leader.may.clear()
+    leader.bring()
+    await until(lambda: bool(leader.pulled))
+    await leader.parts.close()
+    assert leader.brought == []

@@ -60,7 +60,7 @@ class ClientConnection:
         """A request. Raises INVALID_ARGUMENT."""
         request = _decoded(content)
         size = _weight(request, len(content))
-        self._share.take(size)
+        self._share.take_until_answered(size)
         self._in_flight += 1
         answer = partial(self._answer, request, size, time.perf_counter())
         self._clients.requests.begin(request.groups, request.timeout_ms, self._share, answer, request.max_bytes)
@@ -99,12 +99,13 @@ class ClientConnection:
     def _answer(self, request: kv_frames.Request, size: int, began: float, ticket: Ticket) -> None:
         results = ticket.answers
         answer = kv_frames.encode(kv_frames.Response(request.id, results))
-        counted = size + ticket.size
+        counted = ticket.size
         _count(self._clients.telemetry, request, results, time.perf_counter() - began)
         self._in_flight -= 1
         if self._connection.is_paused:
             self._untaken += len(answer)
             counted -= len(answer)
+        self._share.take_until_answered(-size)
         self._share.give(counted)
         self._connection.send(answer)
         if self._has_ended and not self._in_flight:
@@ -117,7 +118,7 @@ class ClientConnection:
     def _read_or_not(self) -> None:
         if self._connection.is_over:
             return
-        has_plenty = self._share.has_plenty
+        has_plenty = self._share.has_plenty_for_requests
         limit = MAX_FRAMES_IN_FLIGHT if has_plenty else 1
         if self._in_flight >= limit or self._connection.is_paused:
             self._connection.pause_reading()

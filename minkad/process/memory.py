@@ -196,6 +196,13 @@ class Share:
         limit = self._memory.limit
         return self._memory.used * 2 <= limit and (self.held - self.held_until_answered) * 64 <= limit
 
+    @property
+    def has_plenty_for_requests(self) -> bool:
+        """Like `has_plenty`, for more requests. Requests that aren't answered yet count here: answers don't wait until
+        they leave, but the client may wait.
+        """
+        return self.has_plenty and self.held * 64 <= self._memory.limit
+
     def has_room(self, size: int, same_answer: int = 0) -> bool:
         """True if the share may take `size` more bytes now. `same_answer`: see `fits`."""
         return self.has_plenty or (not self._memory.is_waited_for and self.fits(size, same_answer))

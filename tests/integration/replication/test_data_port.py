@@ -169,6 +169,23 @@ async def test_the_node_stops_reading_from_a_client_whose_requests_wait(tmp_path
         assert answered == set(range(200))
 
 
+async def test_the_requests_under_way_take_no_room_from_their_own_answers(tmp_path: Path) -> None:
+    """The requests leave only once they are answered. If the answers waited for that, all would wait for ever."""
+    async with cluster(tmp_path) as c:
+        c.clients_memory_bytes = 4 * 1024 * 1024
+        athens = (await c.add("athens"))[0]
+        await c.create("athens", 1)
+        await athens.put(1, {b"k": b"v"})
+        stream = await c.connect("athens", Hello(Purpose.KV, "test", ""))
+        count, keys = 8, [b"%06d" % number for number in range(10_000)]
+        for number in range(count):
+            stream.connection.send(frame(number, kv_frames.Op.READ, kv_frames.encode(keys), timeout_ms=60_000))
+        answers = stream.messages()
+        for _ in range(count):
+            answer = kv_frames.decode_response(await asyncio.wait_for(anext(answers), 20))
+            assert answer.results[0].error is None
+
+
 async def test_clients_that_read_no_answers_are_ended_when_others_wait_for_memory(tmp_path: Path) -> None:
     async with cluster(tmp_path) as c:
         c.clients_memory_bytes = 8 * len(_VALUE)  # clients that read nothing use more than half of this memory

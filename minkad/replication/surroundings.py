@@ -1,13 +1,13 @@
 """The rest of the node, as the data plane sees it."""
 
-from collections.abc import Awaitable, Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from minka.v1.cluster_pb2 import Operation, Partition
 from minka.v1.load_api_pb2 import PullFileRequest
 from minkad.core.controller_methods import Method, Request, Response
-from minkad.core.replication.node_state import ClusterView
+from minkad.core.replication.shared_state import ClusterView
 from minkad.core.state import OwnTable
 from minkad.loads.fetching import Fetching
 from minkad.loads.spool import Spool
@@ -68,7 +68,7 @@ class LoadSources:
     spool: Spool
     fetching: Fetching
     table: OwnTable
-    pull: Callable[[str, PullFileRequest], Awaitable[None]]  # lets another node fetch a file
+    pull: Callable[[str, PullFileRequest], Coroutine[Any, Any, None]]  # lets another node fetch a file
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from typing import Final
 
 from minkad.core.replication.follower_progress import Progress
 from minkad.core.replication.instructions import Level, SendCheckpoint, WakeAt
-from minkad.core.replication.node_state import NodeState
 from minkad.core.replication.peer_messages import KeptFile
+from minkad.core.replication.shared_state import SharedState
 
 OUTRUN: Final = "the node has fallen behind the writes, and the log that it lacks is no longer kept"
 AWAY: Final = "the node was away, or its copy can't be used, and the log is not enough"
@@ -28,8 +28,8 @@ class _Transfer:
 class Checkpoints:
     """Each transfer is tried once. After a failure and a pause, the leader probes the follower, and may begin again."""
 
-    def __init__(self, node: NodeState) -> None:
-        self._node = node
+    def __init__(self, shared: SharedState) -> None:
+        self._shared = shared
         self._transfers: dict[str, _Transfer] = {}  # by follower: the present transfer, or the last one
 
     def __bool__(self) -> bool:
@@ -44,10 +44,10 @@ class Checkpoints:
         progress.state.retention.release(progress.node_id)
         transfer = self._begun(progress)
         tries, reason = transfer.tries, transfer.restarted_by
-        self._node.outbox.append(SendCheckpoint(progress, kept, tries, reason, progress.fell_behind))
+        self._shared.outbox.append(SendCheckpoint(progress, kept, tries, reason, progress.fell_behind))
         if tries > 1:
             names = {"partition": progress.state.id, "target": progress.node_id, "tries": tries, "reason": reason}
-            self._node.outbox.report(Level.WARNING, "a copy begins again", **names)
+            self._shared.outbox.report(Level.WARNING, "a copy begins again", **names)
 
     def _begun(self, progress: Progress) -> _Transfer:
         transfer = self._transfers.setdefault(progress.node_id, _Transfer())
@@ -70,11 +70,11 @@ class Checkpoints:
     def failed(self, partition_id: int, node: str, reason: str, now: float) -> None:
         """The checkpoint did not arrive: the leader probes the follower again after a pause."""
         transfer = self._transfers[node]
-        settings = self._node.settings
+        settings = self._shared.settings
         pause = min(settings.first_backoff * 2.0 ** min(transfer.failures, 10), settings.longest_backoff)
         transfer.blocked_by, transfer.is_sending, transfer.again_at = reason, False, now + pause
         transfer.failures += 1
-        self._node.outbox.append(WakeAt(partition_id, transfer.again_at))
+        self._shared.outbox.append(WakeAt(partition_id, transfer.again_at))
 
     def due(self, now: float) -> list[str]:
         """The followers that the leader is to probe again, each once."""

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 from minka.cluster.in_sync import eligible_replicas, has_everything
 from minkad.core.replication.instructions import Level
-from minkad.core.replication.node_state import NodeState
 from minkad.core.replication.replica_state import ReplicaState
+from minkad.core.replication.shared_state import SharedState
 
 
 class Eligibility:
     """For one leadership. The row says which replicas are eligible; the leader notes here which of them it gives up."""
 
-    def __init__(self, node: NodeState, state: ReplicaState) -> None:
+    def __init__(self, shared: SharedState, state: ReplicaState) -> None:
         self.lost: set[str] = set()  # nodes, in sync or eligible, that have lost committed entries
         self.late: set[str] = set()  # nodes, in sync or not, that have lagged for longer than `lag_timeout`
-        self._node = node
+        self._shared = shared
         self._state = state
 
     def beside(self, isr: Sequence[str]) -> list[str]:
@@ -23,9 +23,9 @@ class Eligibility:
 
     def is_given_up(self, node: str) -> bool:
         """True if the node can't be eligible: it is the leader, has lost entries, or the leader can't wait for it."""
-        if node in self.lost or node == self._node.id:
+        if node in self.lost or node == self._shared.id:
             return True
-        return self.is_awaited and (node in self.late or self._node.view.is_absent(node))
+        return self.is_awaited and (node in self.late or self._shared.view.is_absent(node))
 
     @property
     def is_awaited(self) -> bool:
@@ -42,5 +42,5 @@ class Eligibility:
         found = tuple(self.beside(isr))
         if given_up := [node for node in eligible_replicas(self._state.row) if node not in (*isr, *found)]:
             text = "replicas that had everything are given up; if the disks of those in sync are lost, they cannot lead"
-            self._node.outbox.report(Level.WARNING, text, partition=self._state.id, nodes=given_up)
+            self._shared.outbox.report(Level.WARNING, text, partition=self._state.id, nodes=given_up)
         return found

@@ -6,9 +6,9 @@ from minka.errors import Code, MinkaError
 from minkad.core.replication.entries import is_mark
 from minkad.core.replication.freshness import UNKNOWN
 from minkad.core.replication.instructions import Answer, Level, OpenData, Sync
-from minkad.core.replication.node_state import NodeState
 from minkad.core.replication.peer_messages import Ack, Append, KeptFile, Standing
 from minkad.core.replication.replica_state import ReplicaState
+from minkad.core.replication.shared_state import SharedState
 
 
 class LeaderStream:
@@ -22,10 +22,10 @@ class LeaderStream:
 class Follower:
     """A replica's time as a follower at one leader_epoch."""
 
-    def __init__(self, node: NodeState, state: ReplicaState) -> None:
+    def __init__(self, shared: SharedState, state: ReplicaState) -> None:
         self.state = state
         self.stream: LeaderStream | None = None  # of the leader's last probe; takes the answers
-        self._node = node
+        self._shared = shared
         self._is_aligned = False  # an append of this stream was taken, so the log is a part of the leader's
         self._is_refused = False  # the replica has asked for a checkpoint, and ignores appends that don't truncate
         self._asked: list[KeptFile] | None = None  # while a probe isn't answered: its files of a broken checkpoint
@@ -78,7 +78,7 @@ class Follower:
         is_unknown = self.state.data.is_closed and not self.state.data.is_known
         if self._held or (shortens and is_unknown):
             if not self._held:
-                self._node.outbox.append(OpenData(self.state.id))  # all entries in the data are certainly committed
+                self._shared.outbox.append(OpenData(self.state.id))  # all entries in the data are certainly committed
             self._held.append((append, stream, known_at))
             return
         if append.truncate:
@@ -99,7 +99,7 @@ class Follower:
             is_barrier = has_mark or self.state.needs_disk
             if is_barrier:
                 self.state.barrier(log.end)
-            self._node.outbox.append(Sync(self.state.id, is_barrier))
+            self._shared.outbox.append(Sync(self.state.id, is_barrier))
         else:
             self.advance()
 
@@ -161,7 +161,7 @@ class Follower:
         self._report(level, text, at=end, end=log.end, lacking=max(stands_at - end, 0))
 
     def _report(self, level: Level, text: str, **names: object) -> None:
-        self._node.outbox.report(level, text, partition=self.state.id, **names)
+        self._shared.outbox.report(level, text, partition=self.state.id, **names)
 
     def disconnected(self) -> None:
         """The leader's stream has ended."""
@@ -183,7 +183,7 @@ class Follower:
         state = self.state
         state.commit(min(state.durable, self._told))
         state.log.bound_tail(state.durable)
-        self._node.apply(state)
+        self._shared.apply(state)
 
     def needs_checkpoint(self) -> None:
         """The copy here is unusable: ask the leader for a checkpoint. If a probe is still unanswered, this is its
@@ -211,7 +211,7 @@ class Follower:
         state = self.state
         epoch, is_attached = state.row.leader_epoch, state.data.is_attached
         ack = Ack(state.id, epoch, standing, state.durable, lineage, kept, is_attached)
-        self._node.outbox.append(Answer(stream, ack))
+        self._shared.outbox.append(Answer(stream, ack))
 
     def refresh(self) -> None:
         """Bring `freshness` up to the applied offset. If the leader's row has a greater generation, do nothing: a split

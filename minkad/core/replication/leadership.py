@@ -22,9 +22,9 @@ from minkad.core.replication.instructions import (
     StopSending,
     WakeAt,
 )
-from minkad.core.replication.node_state import NodeState
 from minkad.core.replication.peer_messages import Ack, Standing
 from minkad.core.replication.replica_state import Copy, ReplicaState
+from minkad.core.replication.shared_state import SharedState
 
 _PHASE = MigrationPhase
 
@@ -40,7 +40,7 @@ class Leader:
         d      (not counted)     ----> 40                      d doesn't delay them
     """
 
-    def __init__(self, node: NodeState, state: ReplicaState, now: float) -> None:
+    def __init__(self, shared: SharedState, state: ReplicaState, now: float) -> None:
         self.state = state
         self.leader_epoch = state.row.leader_epoch  # never changes: a new epoch is another leadership
         self.proposed: IsrProposal | None = None  # at most one at a time, until its outcome is known
@@ -49,20 +49,20 @@ class Leader:
         self.marked_loads: set[int] = set()  # by number: loads whose marks this leadership has appended
         self._newest_load_mark = 0  # the offset of the newest of these marks
         self.marked_split = 0  # the child for whose split this leadership has appended a marker
-        self._node = node
-        self._checkpoints = Checkpoints(node)
+        self._shared = shared
+        self._checkpoints = Checkpoints(shared)
         self._joining: set[str] = set()  # followers about to join the in-sync set; the high watermark waits for them
-        self._eligible = Eligibility(node, state)
+        self._eligible = Eligibility(shared, state)
         self._usable: set[str] = set()  # nodes with usable copies, while the leader's can't be used
         self._held: dict[str, float] = {}  # node -> the time until which it isn't proposed again, after a refusal
         self._caught_up: dict[str, CaughtUp] = {}  # by node, with the keys of `progress`
         self._hand_over: HandOver | None = None  # while the row names a successor
         self._has_paused = False  # at least one follower is paused, since its disk is low
-        # The last `check` left nothing to do, so it removed the partition from `NodeState.unsettled`. Something has
+        # The last `check` left nothing to do, so it removed the partition from `SharedState.unsettled`. Something has
         # happened since; the next `check` clears this.
         self._was_settled = False
-        node.in_sync_sets[state.id] = self
-        node.unsettled.add(state.id)
+        shared.in_sync_sets[state.id] = self
+        shared.unsettled.add(state.id)
         self.row_changed(now)
 
     # What happens
@@ -72,7 +72,7 @@ class Leader:
         self._stir()
         state, row = self.state, self.state.row
         others = {node for node in row.replicas if node not in row.removing_replicas} | set(row.isr)
-        others.discard(self._node.id)
+        others.discard(self._shared.id)
         for node in sorted(self.progress.keys() - others):
             self._remove(node)
         if skipped:
@@ -107,9 +107,9 @@ class Leader:
         for node in list(self.progress):
             self._remove(node)
         self.proposed, self.counted = None, ()
-        self._node.in_sync_sets.pop(self.state.id, None)
-        self._node.unsettled.discard(self.state.id)
-        self._node.migrating.discard(self.state.id)
+        self._shared.in_sync_sets.pop(self.state.id, None)
+        self._shared.unsettled.discard(self.state.id)
+        self._shared.migrating.discard(self.state.id)
         self.state.log.keep_tail(False)
 
     def epoch_durable(self) -> None:
@@ -183,8 +183,8 @@ class Leader:
 
     def check(self, now: float, *, stalled: bool) -> None:
         """Propose an in-sync set without the replicas that have lagged for longer than `lag_timeout`, or have no room.
-        Call this method often while the partition is in `NodeState.unsettled`. `stalled`: this node's own process stood
-        still, so no replica counts as late.
+        Call this method often while the partition is in `SharedState.unsettled`. `stalled`: this node's own process
+        stood still, so no replica counts as late.
         """
         isr = self.state.row.isr
         late = self._without_room()
@@ -192,14 +192,14 @@ class Leader:
         self._note_late(late, now, stalled=stalled)
         self.shrink()
         if late and self.proposed is None and not self.state.gate.is_closed:
-            self._node.outbox.report(
+            self._shared.outbox.report(
                 Level.WARNING, "replicas are no longer in sync", partition=self.state.id, late=late
             )
             self._propose([node for node in isr if node not in late])
         else:
             self.progressed(now)
         if self._has_settled():
-            self._node.unsettled.discard(self.state.id)
+            self._shared.unsettled.discard(self.state.id)
 
     def _note_late(self, late: list[str], now: float, *, stalled: bool) -> None:
         """Add to `late` the in-sync replicas that have lagged for longer than `lag_timeout`."""
@@ -211,7 +211,7 @@ class Leader:
             seen.observe(progress, end, now)
             if stalled or (was_settled and node in isr):
                 seen.at = now
-            if now - seen.at > self._node.settings.lag_timeout and node not in late:
+            if now - seen.at > self._shared.settings.lag_timeout and node not in late:
                 self._eligible.late.add(node)
                 if node in isr:
                     late.append(node)
@@ -221,9 +221,9 @@ class Leader:
 
     def _stir(self) -> None:
         """Something has happened, so `check` may have work."""
-        if self.state.id not in self._node.unsettled:
+        if self.state.id not in self._shared.unsettled:
             self._was_settled = True
-            self._node.unsettled.add(self.state.id)
+            self._shared.unsettled.add(self.state.id)
 
     def _has_settled(self) -> bool:
         """True if `check` has no work until something happens."""
@@ -240,7 +240,7 @@ class Leader:
         """True if a follower has the whole log, or is absent and not in sync."""
         if node in self.state.row.isr:
             return progress.is_aligned and not progress.lag
-        return not progress.is_replicating and self._node.view.is_absent(node)
+        return not progress.is_replicating and self._shared.view.is_absent(node)
 
     # The high watermark
 
@@ -254,10 +254,10 @@ class Leader:
                 makes_child = bool(state.row.splitting and state.row.split_to)
                 for progress in self.progress.values():
                     if progress.is_replicating:
-                        self._node.outbox.append(SendWatermark(progress, at_once=makes_child))
+                        self._shared.outbox.append(SendWatermark(progress, at_once=makes_child))
         elif self.progress:
             state.log.bound_tail(state.durable)
-        self._node.apply(state)
+        self._shared.apply(state)
 
     def in_sync_end(self) -> int:
         """Return the last offset that the leader and all counted followers have, as far as the leader knows.
@@ -281,23 +281,23 @@ class Leader:
     def _add(self, node: str, now: float) -> None:
         progress = self.progress[node] = Progress(node, self.state)
         self._caught_up[node] = CaughtUp(now, self.state.log.end, now)
-        self._node.outbox.append(StartSending(progress))
+        self._shared.outbox.append(StartSending(progress))
 
     def _remove(self, node: str) -> None:
         progress = self.progress.pop(node)
         if self._checkpoints.forget(node):
-            self._node.outbox.append(CancelCheckpoint(progress))
+            self._shared.outbox.append(CancelCheckpoint(progress))
         self._joining.discard(node)
         self._usable.discard(node)
         del self._caught_up[node]
         progress.wait_for_checkpoint()
         self.state.retention.release(node)
-        self._node.outbox.append(StopSending(progress))
+        self._shared.outbox.append(StopSending(progress))
 
     def _send(self, progress: Progress) -> None:
         if progress.wants_sending:
             progress.is_queued = True
-            self._node.outbox.append(Send(progress))
+            self._shared.outbox.append(Send(progress))
 
     def _send_to_all(self) -> None:
         for progress in self.progress.values():
@@ -311,7 +311,7 @@ class Leader:
         progress.replicate(offset)
         retention, node = self.state.retention, progress.node_id
         if node not in self.state.row.isr and retention.copy_log(node) is None:
-            self._node.copy_logs.keep(self.state, node, offset, self._node.settings.copy_log_bytes)
+            self._shared.copy_logs.keep(self.state, node, offset, self._shared.settings.copy_log_bytes)
         self._send(progress)
         self._matched(progress, now)
 
@@ -327,7 +327,7 @@ class Leader:
         if ack.standing == Standing.STORED and ack.lineage:
             common = self.state.log.common_end(ack.lineage, ack.offset)
         if self._has_lost(node, ack.standing, common):
-            self._node.outbox.report(
+            self._shared.outbox.report(
                 Level.ERROR,
                 "a replica in sync has lost what it had; it leaves the in-sync set",
                 partition=self.state.id,
@@ -361,7 +361,7 @@ class Leader:
         log, end = self.state.log, self.state.durable
         if log.base > 0 or end == 0:
             return end == 0
-        limit = self._node.settings.log_only_bytes
+        limit = self._shared.settings.log_only_bytes
         entries = log.read(1, end, limit)
         return len(entries) == end and sum(len(entry.body) for entry in entries) <= limit
 
@@ -374,7 +374,7 @@ class Leader:
             self._stop_joining(node)
         self.advance()
         if self.state.row.splitting:
-            self._node.outbox.append(WakeAt(self.state.id, now))  # perhaps now all followers have made the child
+            self._shared.outbox.append(WakeAt(self.state.id, now))  # perhaps now all followers have made the child
         if node not in self.state.row.isr:
             self._caught_up[node].observe(progress, self.state.log.end, now)
             self._consider(progress, now)
@@ -391,16 +391,16 @@ class Leader:
         that another replica leads; if the leader was alone in the set, it proposes the eligible replicas besides
         itself. After an unclean election, a leader with an unusable copy proposes the replicas with usable copies.
         """
-        state, own = self.state, self._node.id
+        state, own = self.state, self._shared.id
         isr = state.row.isr
-        left = [n for n in isr if n == own or (n not in self._eligible.lost and not self._node.view.is_absent(n))]
+        left = [n for n in isr if n == own or (n not in self._eligible.lost and not self._shared.view.is_absent(n))]
         if state.damage is not None and state.copy is not Copy.REBUILDING:
             if len(left) > 1:
                 left.remove(own)
             else:
-                left += [n for n in self._eligible.beside(left) if not self._node.view.is_absent(n)]
+                left += [n for n in self._eligible.beside(left) if not self._shared.view.is_absent(n)]
         if left == [own] and state.allows_unclean and state.copy is Copy.INCOMPLETE:
-            left = [node for node in sorted(self._usable) if not self._node.view.is_absent(node)] or left
+            left = [node for node in sorted(self._usable) if not self._shared.view.is_absent(node)] or left
         are_gone = any(self._eligible.is_given_up(node) for node in eligible_replicas(state.row))
         if (left != list(isr) or are_gone) and self.proposed is None and not state.gate.is_closed:
             self._propose(left)
@@ -409,21 +409,21 @@ class Leader:
         """It isn't known whether the controller records the proposal: propose it again."""
         if self.proposed is proposal:
             self.proposed = replace(proposal, in_doubt=True)
-            self._node.outbox.append(self.proposed)
+            self._shared.outbox.append(self.proposed)
 
     def isr_refused(self, proposal: IsrProposal, now: float) -> None:
         """The controller refused the proposal; the row is unchanged."""
         if self.proposed is not proposal:
             return
         self._stir()
-        until = now + self._node.settings.longest_backoff
+        until = now + self._shared.settings.longest_backoff
         for node in self._joining:
             self._held[node] = until
         row = self.state.row
         if proposal.in_doubt and set(proposal.isr) != set(row.isr):
             # The controller may yet record an earlier try. A newer row rules that out, so propose the present set.
             self.proposed = replace(proposal, isr=tuple(row.isr), eligible=tuple(eligible_replicas(row)))
-            self._node.outbox.append(self.proposed)
+            self._shared.outbox.append(self.proposed)
             return
         self._joining.clear()
         self.proposed = None
@@ -438,11 +438,11 @@ class Leader:
         replicas that count for the parent.
         """
         row, names = self.state.row, self.may_be_in_sync()
-        others = self._node.in_sync_sets
+        others = self._shared.in_sync_sets
         if row.splitting and not row.split_to and (parent := others.get(row.split_from)) is not None:
             names |= parent.may_be_in_sync()
         self.counted = [progress for node, progress in self.progress.items() if node in names]
-        assert names - {self._node.id} <= self.progress.keys(), f"{names} of {self.progress.keys()}"
+        assert names - {self._shared.id} <= self.progress.keys(), f"{names} of {self.progress.keys()}"
         self.advance()
         if row.splitting and row.split_to and (child := others.get(row.split_to)) is not None:
             child.recount()
@@ -460,12 +460,12 @@ class Leader:
         never get there.
         """
         node, state = progress.node_id, self.state
-        if not progress.is_aligned or progress.is_attached or self._node.view.is_absent(node):
+        if not progress.is_aligned or progress.is_attached or self._shared.view.is_absent(node):
             return
-        if self._may_precede_split() or node in self._node.view.low_disks():
+        if self._may_precede_split() or node in self._shared.view.low_disks():
             return
         if node not in self._joining:
-            keeps_up = now - self._caught_up[node].at <= self._node.settings.lag_timeout
+            keeps_up = now - self._caught_up[node].at <= self._shared.settings.lag_timeout
             if not progress.is_near or not keeps_up or now < self._held.get(node, 0.0):
                 return
             if not self._has_load_files(progress):
@@ -480,11 +480,11 @@ class Leader:
         """True if the follower has the files of all loads whose marks are in the log. Otherwise, have them brought: if
         the follower led without a file, and the nodes with the file were gone, it could never take the load in.
         """
-        if self.state.id not in self._node.with_load_files or progress.load_files_end >= self._newest_load_mark:
+        if self.state.id not in self._shared.with_load_files or progress.load_files_end >= self._newest_load_mark:
             return True
         if not progress.is_bringing_load_files:
             progress.is_bringing_load_files = True
-            self._node.outbox.append(BringLoadFiles(progress, self.state.log.end))
+            self._shared.outbox.append(BringLoadFiles(progress, self.state.log.end))
         return False
 
     def load_files_brought(self, progress: Progress, log_end: int, now: float, *, has_all: bool) -> None:
@@ -497,7 +497,7 @@ class Leader:
             progress.load_files_end = log_end
             self._consider(progress, now)
         else:
-            self._held[progress.node_id] = now + self._node.settings.longest_backoff
+            self._held[progress.node_id] = now + self._shared.settings.longest_backoff
 
     def load_marked(self, number: int, offset: int, have: Collection[str]) -> None:
         """The mark of the load `number` is in the log. The nodes in `have` have its file."""
@@ -513,23 +513,23 @@ class Leader:
         the log with which it began) and has not come to the marker.
         """
         row = self.state.row
-        return row.splitting and (not row.split_to or not self.state.is_ready or self._node.is_made(row.split_to))
+        return row.splitting and (not row.split_to or not self.state.is_ready or self._shared.is_made(row.split_to))
 
     def _without_room(self) -> list[str]:
         """The in-sync replicas whose disks are low, if writes can go on without them. Otherwise these replicas stay in
         sync, and the partition takes only deletes: a replica that lags would need even more room to catch up.
         """
-        row, low = self.state.row, self._node.view.low_disks()
+        row, low = self.state.row, self._shared.view.low_disks()
         if not low:
             return []
         without = [node for node in row.isr if node in low]
-        if self._node.id in low or len(row.isr) - len(without) < max(1, self.state.min_insync):
+        if self._shared.id in low or len(row.isr) - len(without) < max(1, self.state.min_insync):
             return []
         return without
 
     def _pause_without_room(self) -> None:
         """Send no entries to nodes whose disks are low and that aren't in sync."""
-        low, isr = self._node.view.low_disks(), self.state.row.isr
+        low, isr = self._shared.view.low_disks(), self.state.row.isr
         if not low and not self._has_paused:
             return
         self._has_paused = any(node in low and node not in isr for node in self.progress)
@@ -543,7 +543,7 @@ class Leader:
         assert set(isr) <= counted, f"{isr} has nodes that are not among {counted}"
         eligible = self._eligible.proposed(isr)
         self.proposed = IsrProposal(row.id, self.leader_epoch, row.partition_epoch, tuple(isr), eligible)
-        self._node.outbox.append(self.proposed)
+        self._shared.outbox.append(self.proposed)
 
     # The end
 
@@ -554,7 +554,7 @@ class Leader:
             self._hand_over = None
         progress = self.progress.get(successor)
         if self._hand_over is None and progress is not None:
-            self._hand_over = HandOver(self._node, self.state, progress)
+            self._hand_over = HandOver(self._shared, self.state, progress)
         self._advance_hand_over(now)
 
     def _advance_hand_over(self, now: float) -> None:
@@ -600,9 +600,9 @@ class Leader:
     def _note_migrating(self) -> None:
         row = self.state.row
         if row.adding_replicas or row.successor or self._checkpoints:
-            self._node.migrating.add(self.state.id)
+            self._shared.migrating.add(self.state.id)
         else:
-            self._node.migrating.discard(self.state.id)
+            self._shared.migrating.discard(self.state.id)
 
     def _migration(self, node: str, progress: Progress) -> MigrationProgress:
         is_replicating = progress.is_replicating

@@ -48,7 +48,7 @@ class Merge:
     def __init__(self, left: Replica, right: Replica) -> None:
         self.left = left
         self.right = right
-        self._node = left.node
+        self._shared = left.shared
         self._name = f"merge into {left.id}"  # as a reader of the right one's log: see `Retention`
         self._range = range_of(right.row)
         self._epochs = (left.row.leader_epoch, right.row.leader_epoch)
@@ -61,10 +61,10 @@ class Merge:
         self._base = 0  # the right one's version base: offset + base is the version of an entry's rows
         self._appended: deque[int] = deque(maxlen=_AHEAD)  # offsets, in the left one's log, of the last copied entries
         self._end = 0  # in DRAIN and RECORD: the left one's log end, after all copied entries
-        self._inquiry = Inquiry(self._node.settings, _REFUSALS)
+        self._inquiry = Inquiry(self._shared.settings, _REFUSALS)
         self._asked_epochs = (0, 0)  # the partition_epochs with which the controller is asked
         self._due_at = 0.0  # the end of the freeze (FREEZE, DRAIN), or of a pause
-        self._pause = self._node.settings.first_backoff  # the next pause; doubles each time, up to `longest_backoff`
+        self._pause = self._shared.settings.first_backoff  # the next pause; doubles each time, up to `longest_backoff`
         self._is_clearing = False  # the shell carries out `MakeRoom`; nothing is copied meanwhile
 
     @property
@@ -84,7 +84,7 @@ class Merge:
                 self._ask(now)
         except MinkaError as error:
             names = {"partition": self.left.id, "right": self.right.id, "reason": str(error)}
-            self._node.outbox.report(Level.WARNING, "a merge begins again", **names)
+            self._shared.outbox.report(Level.WARNING, "a merge begins again", **names)
             self._thaw()
             self._wait(_Step.BEGIN_AGAIN, now)
 
@@ -103,13 +103,13 @@ class Merge:
         if self._step is _Step.FREEZE and self._catch_up() and self.right.applied == self.right.log.end:
             self._drain()
         if self._step is _Step.DRAIN and self.left.applied >= self._end:
-            self._step, self._inquiry = _Step.RECORD, Inquiry(self._node.settings, _REFUSALS)
+            self._step, self._inquiry = _Step.RECORD, Inquiry(self._shared.settings, _REFUSALS)
             self._asked_epochs = self._partition_epochs()
 
     def _time_out(self, now: float) -> None:
         if self._step in (_Step.FREEZE, _Step.DRAIN) and now >= self._due_at:
             names = {"partition": self.left.id, "right": self.right.id}
-            self._node.outbox.report(Level.INFO, "a merge waits for the last writes", **names)
+            self._shared.outbox.report(Level.INFO, "a merge waits for the last writes", **names)
             self._thaw()
             self._wait(_Step.PAUSE, now)
 
@@ -123,10 +123,10 @@ class Merge:
     def _copy(self, now: float) -> None:
         """Copy the next page of the right one's rows."""
         if self.right.data.is_closed:
-            self._node.outbox.append(OpenData(self.right.id))
+            self._shared.outbox.append(OpenData(self.right.id))
             return
         if self._start is None:
-            self._node.outbox.append(Reached("merge.copy"))
+            self._shared.outbox.append(Reached("merge.copy"))
             self.left.announce_trim(range_of(self.left.row), copies_follow=True)
             self._start, self._copied, self._near_until = self._range.start, self.right.applied, 0.0
             self._base = self.right.data.version_base
@@ -138,7 +138,7 @@ class Merge:
             keys, rows, is_all = self.right.data.stored_page(*wanted, False, _PAGE_ROWS, _PAGE_BYTES, _MAX_PASSED)
         except DeletedAheadError:
             self._is_clearing = True
-            self._node.outbox.append(MakeRoom(self.left.id, self.right.id, wanted))
+            self._shared.outbox.append(MakeRoom(self.left.id, self.right.id, wanted))
             return
         if keys or is_all:  # even without rows: later rows need versions above those of deleted rows
             loaded = self.right.data.loaded_version
@@ -147,7 +147,7 @@ class Merge:
             self._start = keys[-1] + b"\x00"
         if is_all:
             self._step = _Step.CATCH_UP
-        self._node.outbox.append(WakeAt(self.left.id, now))  # other partitions have their turn before the next page
+        self._shared.outbox.append(WakeAt(self.left.id, now))  # other partitions have their turn before the next page
 
     def cleared(self, error: MinkaError | None, now: float) -> None:
         """The shell has carried out `MakeRoom`, or `MakeRoom` has failed with `error`."""
@@ -199,8 +199,8 @@ class Merge:
         if self.right.applied - self._copied > _NEAR:
             return False
         if not self._near_until:
-            self._near_until = now + self._node.settings.write_pause_timeout
-            self._node.outbox.append(WakeAt(self.left.id, self._near_until))
+            self._near_until = now + self._shared.settings.write_pause_timeout
+            self._shared.outbox.append(WakeAt(self.left.id, self._near_until))
         return now >= self._near_until or len(self._appended) < 2 or self.left.applied >= self._appended[-2]
 
     def _has_room(self) -> bool:
@@ -215,10 +215,10 @@ class Merge:
 
     def _freeze(self, now: float) -> None:
         """Let new writes to the right one wait, so that the last writes can be copied."""
-        self._node.outbox.append(Reached("merge.freeze"))
+        self._shared.outbox.append(Reached("merge.freeze"))
         self.right.gate.freeze()
-        self._step, self._due_at = _Step.FREEZE, now + self._node.settings.write_pause_timeout
-        self._node.outbox.append(WakeAt(self.left.id, self._due_at))
+        self._step, self._due_at = _Step.FREEZE, now + self._shared.settings.write_pause_timeout
+        self._shared.outbox.append(WakeAt(self.left.id, self._due_at))
 
     def _drain(self) -> None:
         if self.left.is_async:  # this mark brings the copy to the disk before the right one's data is deleted
@@ -234,14 +234,14 @@ class Merge:
             self._wait(_Step.PAUSE, now)
             return
         request = FinishMergeRequest(
-            node_id=self._node.id,
+            node_id=self._shared.id,
             partition_id=self.left.id,
             partition_epoch=self.left.row.partition_epoch,
             merged_id=self.right.id,
             merged_epoch=self.right.row.partition_epoch,
         )
         self._inquiry.asked(request)
-        self._node.outbox.append(AskFinishMerge(request))
+        self._shared.outbox.append(AskFinishMerge(request))
 
     def answered(self, request: FinishMergeRequest, error: MinkaError | None, now: float) -> None:
         """The controller has answered; the rows that it sent are adopted already."""
@@ -250,25 +250,25 @@ class Merge:
             return
         if error is not None:
             names = {"partition": self.left.id, "right": self.right.id, "reason": str(error)}
-            self._node.outbox.report(Level.INFO, "the end of a merge is tried again", **names)
+            self._shared.outbox.report(Level.INFO, "the end of a merge is tried again", **names)
         if outcome is Outcome.REFUSED:
             self._thaw()
             self._wait(_Step.PAUSE, now)
         else:
-            self._node.outbox.append(WakeAt(self.left.id, self._inquiry.due_at))
+            self._shared.outbox.append(WakeAt(self.left.id, self._inquiry.due_at))
 
     def _partition_epochs(self) -> tuple[int, int]:
         return self.left.row.partition_epoch, self.right.row.partition_epoch
 
     def _wait(self, step: _Step, now: float) -> None:
         self._step, self._due_at = step, now + self._pause
-        self._pause = min(2 * self._pause, self._node.settings.longest_backoff)
-        self._node.outbox.append(WakeAt(self.left.id, self._due_at))
+        self._pause = min(2 * self._pause, self._shared.settings.longest_backoff)
+        self._shared.outbox.append(WakeAt(self.left.id, self._due_at))
 
     def _thaw(self) -> None:
         """Writes to the right one go on. After the merge nobody leads the right one, so these writes are refused."""
         self.right.gate.thaw()
-        self._node.outbox.append(Changed(self.right.id))
+        self._shared.outbox.append(Changed(self.right.id))
 
 
 def is_due(left: Replica, right: Replica) -> bool:

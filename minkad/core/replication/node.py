@@ -28,12 +28,12 @@ from minkad.core.replication.instructions import (
 )
 from minkad.core.replication.leadership import Leader
 from minkad.core.replication.merge import Merge, is_due
-from minkad.core.replication.node_state import ClusterView, HasState, NodeState
 from minkad.core.replication.peer_messages import Ack, Append, KeptFile
 from minkad.core.replication.replica import Replica
 from minkad.core.replication.replica_state import ReplicaState, Role, role_in
 from minkad.core.replication.replica_storage import ReplicaData
 from minkad.core.replication.replication_settings import ReplicationSettings
+from minkad.core.replication.shared_state import ClusterView, HasState, SharedState
 from minkad.core.replication.story import Happened
 from minkad.core.state import range_of
 
@@ -58,8 +58,8 @@ class Node(Generic[H]):
         view: ClusterView,
         with_load_files: Container[int] = (),
     ) -> None:
-        """See `NodeState` for `with_load_files`."""
-        self.shared = NodeState(id, settings, view, with_load_files)
+        """See `SharedState` for `with_load_files`."""
+        self.shared = SharedState(id, settings, view, with_load_files)
         self.replicas: dict[int, H] = {}  # by partition
         self.shared.replicas = self.replicas
         # The shell sets this once. It can't be an argument: the parts that carry out instructions need this node.

@@ -9,9 +9,9 @@ from minkad.core.replication.entries import TrimToRange, encode_mark, is_mark
 from minkad.core.replication.following import Follower
 from minkad.core.replication.instructions import GiveUp, Level, OpenData, Reached, Sync, SyncEpoch
 from minkad.core.replication.leadership import Leader
-from minkad.core.replication.node_state import NodeState
 from minkad.core.replication.replica_state import UNKNOWN_MIN_INSYNC, ReplicaState, Role, role_in
 from minkad.core.replication.replica_storage import ReplicaData, ReplicaLog
+from minkad.core.replication.shared_state import SharedState
 from minkad.core.replication.split import SplitEnd, marker_due
 from minkad.core.state import range_of
 
@@ -19,14 +19,14 @@ from minkad.core.state import range_of
 class Replica(ReplicaState):
     """`Node` calls the methods, for events. They put instructions into the node's outbox."""
 
-    __slots__ = ("_sync", "_sync_to_disk", "follower", "leader", "node", "split_end")
+    __slots__ = ("_sync", "_sync_to_disk", "follower", "leader", "shared", "split_end")
 
     def __init__(
-        self, node: NodeState, row: Partition, log: ReplicaLog, data: ReplicaData, change_bytes: int = 0
+        self, shared: SharedState, row: Partition, log: ReplicaLog, data: ReplicaData, change_bytes: int = 0
     ) -> None:
         """`change_bytes`: see `Retention`."""
         super().__init__(row, log, data, change_bytes)
-        self.node = node
+        self.shared = shared
         self.leader: Leader | None = None  # only if the role is LEADER; not while `awaits_data`
         self.follower: Follower | None = None  # exactly if the role is FOLLOWER
         self.split_end: SplitEnd | None = None  # set once this replica leads the child of a split
@@ -49,7 +49,7 @@ class Replica(ReplicaState):
         self.recovered(self.log.end, is_complete=is_complete)
         if has_foreign:
             self.trim.suspect(self.row.partition_epoch)
-        self.led_before = self.row.leader_epoch if self.row.leader == self.node.id else 0
+        self.led_before = self.row.leader_epoch if self.row.leader == self.shared.id else 0
 
     # Its row
 
@@ -84,14 +84,14 @@ class Replica(ReplicaState):
 
     def learn_keyspace(self) -> None:
         """Take over the keyspace's settings. This node may get a row before it knows the row's keyspace."""
-        keyspace = self.node.view.keyspace(self.row.keyspace_id)
+        keyspace = self.shared.view.keyspace(self.row.keyspace_id)
         self.min_insync = UNKNOWN_MIN_INSYNC if keyspace is None else max(1, keyspace.min_insync)
         self.allows_unclean = keyspace is not None and keyspace.unclean_election
         self.is_async = keyspace is not None and keyspace.durability == Durability.DURABILITY_ASYNC
 
     def stop_leading(self, now: float) -> None:
         """Another node may lead by now: this node leads again only at a greater leader_epoch."""
-        if self.row.leader == self.node.id:
+        if self.row.leader == self.shared.id:
             self.led_before = self.row.leader_epoch
         if self.role is Role.LEADER:
             self.stop_serving(now)
@@ -103,14 +103,14 @@ class Replica(ReplicaState):
         self._change_role(Role.LEADER, now)
 
     def _note_led(self, now: float) -> None:
-        self.note_led(self.node.view.last_clearance(now))
+        self.note_led(self.shared.view.last_clearance(now))
 
     def _role(self) -> Role:
         row = self.row
-        role = role_in(row, self.node.id)
+        role = role_in(row, self.shared.id)
         if role is Role.REMOVED:
             return role
-        if row.id in self.node.failed or self.awaits_split:
+        if row.id in self.shared.failed or self.awaits_split:
             return Role.IDLE
         if role is Role.LEADER and row.leader_epoch <= self.led_before:
             return Role.IDLE  # this disk may have lost writes of this epoch that other nodes have: see `led_before`
@@ -127,16 +127,16 @@ class Replica(ReplicaState):
         self.gate.thaw()
         self.forget_raised()
         if old is Role.LEADER and self.role is not Role.LEADER:
-            self.node.outbox.append(GiveUp(self.id, "the node lost the leadership meanwhile"))
+            self.shared.outbox.append(GiveUp(self.id, "the node lost the leadership meanwhile"))
         self.log.keep_tail(self.role is Role.FOLLOWER)
         if self.role is Role.LEADER:
             self._lead(now)
         elif self.role is Role.FOLLOWER:
-            self.follower = Follower(self.node, self)
+            self.follower = Follower(self.shared, self)
 
     def _lead(self, now: float) -> None:
         """Serve once everything in the log is applied."""
-        self.node.outbox.append(Reached("replica.lead"))
+        self.shared.outbox.append(Reached("replica.lead"))
         self._lead_when_open(now)
 
     def _lead_when_open(self, now: float) -> None:
@@ -147,7 +147,7 @@ class Replica(ReplicaState):
         is_unknown = self.data.is_closed and not self.data.is_known
         self.awaits_data = is_usable and self.log.end > self.log.base and is_unknown
         if self.awaits_data:
-            self.node.outbox.append(OpenData(self.id))
+            self.shared.outbox.append(OpenData(self.id))
             return
         with suppress(MinkaError):  # with damaged data it serves nothing, but others can catch up, and then lead
             self.check_data()
@@ -156,8 +156,8 @@ class Replica(ReplicaState):
         if not self.data.is_known:
             self.begin_unknown()
         self.ready_at = self.log.end
-        self.leader = Leader(self.node, self, now)
-        self.node.outbox.append(SyncEpoch(self.id, self.row.leader_epoch))
+        self.leader = Leader(self.shared, self, now)
+        self.shared.outbox.append(SyncEpoch(self.id, self.row.leader_epoch))
 
     # Its data
 
@@ -171,7 +171,7 @@ class Replica(ReplicaState):
             self._restructure(now)
         elif self.follower is not None:
             self.follower.data_opened()
-        self.node.apply(self)
+        self.shared.apply(self)
 
     def age(self, now: float) -> float:
         """The seconds since the data was certainly up to date; infinite if it never was. A leader's data was up to date
@@ -187,7 +187,7 @@ class Replica(ReplicaState):
         """The data is damaged, and can't be made again from the log. A follower tells the leader; a leader leaves the
         in-sync set, so that another replica leads.
         """
-        self.node.outbox.append(GiveUp(self.id, str(self.damage)))
+        self.shared.outbox.append(GiveUp(self.id, str(self.damage)))
         if self.leader is not None:
             self.leader.row_changed(now)
         elif self.follower is not None:
@@ -198,7 +198,7 @@ class Replica(ReplicaState):
         if self.follower is not None:
             self.follower.stored()
         self._restructure(now)
-        self.node.apply(self)
+        self.shared.apply(self)
 
     def data_failed(self, error: MinkaError) -> bool:
         """The shell can't open the data now. Returns False if the replica can't go on without it: a replica that was to
@@ -206,8 +206,8 @@ class Replica(ReplicaState):
         """
         if not self.awaits_data:
             return self.applied >= self.high_watermark
-        self.node.outbox.report(Level.ERROR, "a partition can't be served", partition=self.id, reason=str(error))
-        self.node.failed[self.id] = error
+        self.shared.outbox.report(Level.ERROR, "a partition can't be served", partition=self.id, reason=str(error))
+        self.shared.failed[self.id] = error
         self.awaits_data, self.role = False, Role.IDLE
         return True
 
@@ -221,9 +221,9 @@ class Replica(ReplicaState):
         offset = self.log.append(self.leader.leader_epoch, body)
         if is_mark(body) or self.needs_disk:
             self.barrier(offset)
-            self.node.outbox.append(self._sync_to_disk)
+            self.shared.outbox.append(self._sync_to_disk)
         else:
-            self.node.outbox.append(self._sync)
+            self.shared.outbox.append(self._sync)
         self.leader.appended()
         return offset
 
@@ -281,11 +281,11 @@ class Replica(ReplicaState):
         if leader is None:
             return
         if self.row.splitting and not self.row.split_to:
-            self.split_end = self.split_end or SplitEnd(self.node, leader)
+            self.split_end = self.split_end or SplitEnd(self.shared, leader)
             self.split_end.advance(now)
-        elif (marker := marker_due(self.node, leader)) is not None:
+        elif (marker := marker_due(self.shared, leader)) is not None:
             leader.marked_split = marker.child_id
-            self.node.outbox.append(Reached("split.mark"))
+            self.shared.outbox.append(Reached("split.mark"))
             self.append(encode_mark(marker))
         elif self.is_to_be_trimmed:
             self.announce_trim(range_of(self.row))

@@ -13,10 +13,10 @@ from minkad.core.replication.entries import SplitMarker
 from minkad.core.replication.inquiry import Inquiry, Outcome
 from minkad.core.replication.instructions import AskFinishSplit, Level, WakeAt
 from minkad.core.replication.leadership import Leader
-from minkad.core.replication.node_state import NodeState
+from minkad.core.replication.shared_state import SharedState
 
 
-def marker_due(node: NodeState, leader: Leader) -> SplitMarker | None:
+def marker_due(shared: SharedState, leader: Leader) -> SplitMarker | None:
     """The marker that the leader has to append now; None if there is none to append.
 
     The log may already have the marker of an earlier leader. Once this leader is ready, it has applied that marker and
@@ -25,7 +25,7 @@ def marker_due(node: NodeState, leader: Leader) -> SplitMarker | None:
     state, row = leader.state, leader.state.row
     if not (row.splitting and row.split_to) or not state.is_ready:
         return None
-    if node.is_made(row.split_to) or leader.marked_split == row.split_to:
+    if shared.is_made(row.split_to) or leader.marked_split == row.split_to:
         return None
     return SplitMarker(row.split_to, row.partition_epoch)
 
@@ -56,23 +56,23 @@ class SplitEnd:
     database.
     """
 
-    def __init__(self, node: NodeState, leader: Leader) -> None:
-        self._node = node
+    def __init__(self, shared: SharedState, leader: Leader) -> None:
+        self._shared = shared
         self._leader = leader
-        self._inquiry = Inquiry(node.settings)
+        self._inquiry = Inquiry(shared.settings)
 
     def advance(self, now: float) -> None:
         """Ask the controller if that is due: a follower or the row may have changed, or time has passed."""
         state = self._leader.state
         if state.row.splitting and self._is_made_by_all() and self._inquiry.is_due(now):
             request = FinishSplitRequest(
-                node_id=self._node.id,
+                node_id=self._shared.id,
                 partition_id=state.id,
                 leader_epoch=self._leader.leader_epoch,
                 partition_epoch=state.row.partition_epoch,
             )
             self._inquiry.asked(request)
-            self._node.outbox.append(AskFinishSplit(request))
+            self._shared.outbox.append(AskFinishSplit(request))
 
     def _is_made_by_all(self) -> bool:
         base, counted = self._leader.state.log.base, self._leader.counted
@@ -85,7 +85,7 @@ class SplitEnd:
         if self._inquiry.answered(request, error, now) is Outcome.STALE:
             return
         if error is not None:
-            self._node.outbox.report(
+            self._shared.outbox.report(
                 Level.INFO, "the end of a split is tried again", partition=self._leader.state.id, reason=str(error)
             )
-        self._node.outbox.append(WakeAt(self._leader.state.id, self._inquiry.due_at))
+        self._shared.outbox.append(WakeAt(self._leader.state.id, self._inquiry.due_at))

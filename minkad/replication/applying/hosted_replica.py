@@ -11,9 +11,9 @@ from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Partition
 from minka.wire.kv_frames import GroupResult, WriteBody
 from minkad.core.replication.entries import Mark, TrimToRange, decode_entry
-from minkad.core.replication.node_state import NodeState
 from minkad.core.replication.replica import Replica
 from minkad.core.replication.replica_state import Role
+from minkad.core.replication.shared_state import SharedState
 from minkad.replication.applying.partition_log import PartitionLog
 from minkad.replication.reading.replica_load import Load
 from minkad.replication.serving.ticket import Ticket
@@ -83,12 +83,12 @@ class HostedReplica:
     )
 
     def __init__(
-        self, node: NodeState, row: Partition, log: PartitionLog, data: DataDatabase, change_bytes: int = 0
+        self, shared: SharedState, row: Partition, log: PartitionLog, data: DataDatabase, change_bytes: int = 0
     ) -> None:
         """`change_bytes`: see `Retention`."""
-        self.state: Final = Replica(node, row, log, data, change_bytes)
+        self.state: Final = Replica(shared, row, log, data, change_bytes)
         self.log: Final = log
-        self.load = Load(row.id, node.used)
+        self.load = Load(row.id, shared.used)
         self.unflushed = 0  # the bytes of the entries applied since the last flush began
         self._pending: deque[Pending] | None = None  # see `pending`; an empty deque would take much memory
         self._unapplied: Unapplied | None = None  # see `unapplied_rows`

@@ -199,24 +199,20 @@ class Ingesting:
         async with self._links:
             await self._spool.verify(part.load_number, part.name, part.checksum)
         request = PullFileRequest(load_number=part.load_number, file=file)
-
-        async def pulled(node: str) -> None:
-            await self._pull(node, request)
-
         wanted = set(row.replicas).difference(row.removing_replicas) | leader.may_be_in_sync()
         present = [node for node in sorted(wanted - {self._node.id}) if not self._is_absent(node)]
-        pulls = {tasks.awaited(pulled(node), f"pull by {node}"): node for node in present}
+        pulls = {tasks.awaited(self._pull(node, request), f"pull by {node}"): node for node in present}
         if pulls:
             _, slow = await asyncio.wait(pulls, timeout=_PULL_SECONDS)
             for pull in slow:
                 pull.cancel()
             await asyncio.gather(*pulls, return_exceptions=True)
-        failed = {node: pull.exception() for pull, node in pulls.items() if not pull.cancelled() and pull.exception()}
-        have = {node for pull, node in pulls.items() if not pull.cancelled() and pull.exception() is None}
-        have.add(self._node.id)
+        late = f"it isn't there after {_PULL_SECONDS:g} s"
+        failed = {n: late if pull.cancelled() else pull.exception() for pull, n in pulls.items()}
+        have = {self._node.id, *(node for node, error in failed.items() if error is None)}
         lacking = ", ".join(sorted(leader.may_be_in_sync() - have))
         if lacking or len(have) < min(max(1, replica.state.min_insync), len(row.replicas)):
-            reasons = "; ".join(f"{node}: {error}" for node, error in failed.items()) or "the others are away"
+            reasons = "; ".join(f"{n}: {error}" for n, error in failed.items() if error) or "the others are away"
             text = f"{len(have)} of {replica.state.min_insync} nodes have {part.name}"
             missing = f", and {lacking} in sync must get it" if lacking else ""
             raise MinkaError(Code.NOT_ENOUGH_SPOOLS, f"{text}{missing}: {reasons[:1000]}")

@@ -50,7 +50,7 @@ class HasState(Protocol[State_co]):
         """The replica's state; see `Node` for who changes it."""
 
 
-class NodeState:
+class SharedState:
     """State that the replicas of one node share."""
 
     def __init__(

@@ -10,8 +10,8 @@ NICENESS: Final = 10
 
 
 def lower_priority(thread_id: int = 0) -> None:
-    """Lower the priority of a thread of this process (0: of the calling thread), unless it is as low already. Where this
-    is forbidden, as in a sandbox, the priority stays unchanged.
+    """Lower the priority of a thread of this process (0: of the calling thread), unless it is as low already. Where
+    this is forbidden, as in a sandbox, the priority stays unchanged.
     """
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, thread_id, max(NICENESS, os.getpriority(os.PRIO_PROCESS, thread_id)))

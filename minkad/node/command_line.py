@@ -1,4 +1,4 @@
-"""minkad --config FILE."""
+"""The arguments of minkad, and the run that they ask for."""
 
 import argparse
 import asyncio
@@ -11,14 +11,15 @@ from pathlib import Path
 import minka
 from minka.errors import MinkaError
 from minkad import config as configuration
+from minkad.process import signals
 from minkad.process.exits import complain, status_of
 
 SWITCH_INTERVAL = 0.0005  # seconds; a thread that comes back from an fsync must get the GIL soon
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status: 0 after an orderly stop, 1 after a failure, 2 for a mistake in the configuration, 3 if the
-    cluster or the data directory refuses the node for good.
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run minkad with these arguments of the command line. Returns the exit status: 0 after an orderly stop, 1 after a
+    failure, 2 for a mistake in the configuration, 3 if the cluster or the data directory refuses the node for good.
     """
     parser = argparse.ArgumentParser(prog="minkad", description="One node of a Minka cluster.")
     parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the configuration, in YAML")
@@ -56,8 +57,6 @@ def _run(config: configuration.Config, path: Path) -> int:
             runner.run(Daemon(config, path).run())
     except MinkaError as error:
         return complain(error, status_of(error))
+    finally:
+        signals.at_end()
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

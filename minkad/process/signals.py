@@ -19,7 +19,7 @@ def without_loop() -> None:
 
 
 def at_end() -> None:
-    """The process is about to end, by itself and soon: only SIGTERM ends it earlier. For the main thread."""
+    """From now on, only SIGTERM ends the process before it has ended normally. For the main thread."""
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # a handler would be gone before Python's own end
 

@@ -19,12 +19,12 @@ from benchmarks.processes import answer
 from minka.v1 import coordinator_pb2_grpc
 from minka.v1.raft_pb2 import ConfState
 from minka.wire.data_port import Purpose
-from minkad.__main__ import SWITCH_INTERVAL
 from minkad.coordinator.raft_driver import RaftDriver
 from minkad.core.raft import Config, RawNode
 from minkad.data_port.incoming import Incoming
 from minkad.data_port.listener import Listener
 from minkad.data_port.raft import RaftPorts, RaftService, RaftTransport
+from minkad.node.command_line import SWITCH_INTERVAL
 from minkad.process.telemetry import LATENCY_BOUNDS, Histogram
 from minkad.rpc.channels import Channels
 from minkad.rpc.raft import RaftCalls, RaftReceiver

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from minka.errors import Code, MinkaError
-from minkad.process.priority import lower_priority
+from minkad.process import helper_processes
 
 _IDLE_SECONDS: Final = 10.0
 _LINE_BYTES: Final = 64 * 1024 * 1024
@@ -95,8 +95,11 @@ class Worker:
 
 
 def serve(request: type[T], work: Callable[[T], msgspec.Struct]) -> None:
-    """Answer requests until standard input ends; call this in the process."""
-    lower_priority()
+    """Answer requests until standard input ends, or the node is gone; call this in the process."""
+    helper_processes.run(lambda: _serve(request, work))
+
+
+def _serve(request: type[T], work: Callable[[T], msgspec.Struct]) -> None:
     for line in sys.stdin.buffer:
         try:
             result = work(msgspec.json.decode(line, type=request))

@@ -18,7 +18,7 @@ from minkad.node.joining import new_identity, refuse_older_copy
 from minkad.node.serving import Serving
 from minkad.node.settings import MIB
 from minkad.node.wiring import Parts
-from minkad.process import logs, systemd, tasks
+from minkad.process import logs, signals, systemd, tasks
 from minkad.process.clock import boottime
 from minkad.process.exits import end_at_once
 from minkad.process.telemetry import Telemetry
@@ -133,6 +133,8 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        if signals.reload_is_wanted():
+            self._reload()
 
     def _reload(self) -> None:
         """SIGHUP: take the values that can change at run time, and report what changed and what needs a restart."""

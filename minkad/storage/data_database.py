@@ -20,7 +20,7 @@ from minkad.storage.attached_data import AttachedData, Attachment
 from minkad.storage.memory_data import MemoryData
 from minkad.storage.openings import Openings
 from minkad.storage.rocks import KIB, MIB, data_error
-from minkad.storage.rocks_data import RocksData, create_folder, open_folder, release
+from minkad.storage.rocks_data import RocksData, create_folder, is_made_first, open_folder, release
 from minkad.storage.row_cache import CachedRows, RowCache
 from minkad.storage.size_estimate import Size
 from minkad.storage.sst_tables import Table
@@ -48,9 +48,10 @@ _UNKNOWN: Final = _Known()
 
 
 def _has_files(folder: str) -> bool:
+    """True if the folder has any files, but not if a kill ended the making of its database."""
     try:
         with os.scandir(folder) as entries:
-            return next(entries, None) is not None
+            return any(not is_made_first(entry) for entry in entries)
     except FileNotFoundError:
         return False
     except OSError:
@@ -180,7 +181,7 @@ class DataDatabase:
         return self._known.versions if (store := self._store) is None else store.versions
 
     def exists(self) -> bool:
-        """True if there is anything on disk."""
+        """True if there is anything on disk. Files of a database that was never completely made don't count."""
         return self._rocks is not None or self.attachment is not None or _has_files(self._folder)
 
     @property

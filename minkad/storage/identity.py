@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import stat
 import uuid
 import zlib
 from collections.abc import Iterable, Mapping
@@ -42,8 +43,12 @@ def cluster_id(name: str, voters: Iterable[tuple[str, str]]) -> str:
 def lock(data_dir: Path) -> int:
     """Lock the directory until this process ends; the caller keeps the descriptor.
 
-    Raises STORAGE_FAILED if the directory can't be made, DATA_DIRECTORY_IN_USE if another process has the lock.
+    Raises INVALID_CONFIG if there can be no such directory, STORAGE_FAILED if it can't be made now,
+    DATA_DIRECTORY_IN_USE if another process has the lock.
     """
+    for path in (data_dir, *data_dir.parents):
+        if _is_other(path):
+            raise MinkaError(Code.INVALID_CONFIG, f"data_dir: {path} isn't a directory")
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o750)
         descriptor = os.open(data_dir / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -111,6 +116,16 @@ def save(data_dir: Path, identity: Identity) -> None:
 
 def _checksum(identity: Mapping[str, object]) -> int:
     return zlib.crc32(json.dumps(identity, sort_keys=True).encode())
+
+
+def _is_other(path: Path) -> bool:
+    """True if something else than a directory is at this path. A link to nothing isn't: perhaps the file system in
+    which the directory is isn't mounted yet.
+    """
+    try:
+        return not stat.S_ISDIR(path.stat().st_mode)
+    except OSError:
+        return False
 
 
 def _is_empty(folder: Path) -> bool:

@@ -57,10 +57,11 @@ class LogMark:
     @classmethod
     def create(cls, path: Path) -> "LogMark":
         """Write a mark durably, for a log database without any write yet. Raises OSError."""
-        mark = cls(path, _Slot(0, 0, 0, "", 0, 0))
-        path.write_bytes(_encoded(mark._slot) * _SLOTS)
-        for name, flags in ((path, os.O_RDONLY), (path.parent, os.O_RDONLY | os.O_DIRECTORY)):
-            _sync(name, flags)
+        mark, part = cls(path, _Slot(0, 0, 0, "", 0, 0)), path.with_name(f"{path.name}.part")
+        part.write_bytes(_encoded(mark._slot) * _SLOTS)
+        _sync(part, os.O_RDONLY)
+        part.rename(path)  # a kill leaves no mark, or a whole one
+        _sync(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         return mark
 
     @property

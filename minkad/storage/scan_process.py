@@ -20,7 +20,7 @@ from rocksdict import AccessType, Cache, IngestExternalFileOptions, Rdict, ReadO
 
 from minka.v1.snapshots_pb2 import BucketDigest, RowBatch, SnapshotDigest
 from minka.wire.stored_values import has_expired, value_of
-from minkad.process.priority import lower_priority
+from minkad.process import helper_processes
 from minkad.storage.rocks import MIB
 from minkad.storage.rocks_data import data_options
 from minkad.storage.sst_tables import FIRST_KEY, tables_of
@@ -227,16 +227,15 @@ def _serve(source: BinaryIO, sink: BinaryIO) -> None:
                     sink.flush()
             sink.write(_frame(END))
         except BrokenPipeError:
-            return
+            raise  # the node is gone
         except Exception as error:  # noqa: BLE001 - the daemon raises it
             sink.write(_frame(ERROR, str(error).encode()))
         sink.flush()
 
 
 def main() -> None:
-    """Answer requests until stdin ends."""
-    lower_priority()
-    _serve(sys.stdin.buffer, sys.stdout.buffer)
+    """Answer requests until stdin ends, or the node is gone."""
+    helper_processes.run(lambda: _serve(sys.stdin.buffer, sys.stdout.buffer))
 
 
 if __name__ == "__main__":

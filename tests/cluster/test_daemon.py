@@ -1,5 +1,6 @@
 """The process of minkad as systemd, an operator and a monitoring system use it."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -8,8 +9,9 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import grpc
 import pytest
@@ -17,6 +19,7 @@ import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+import minka
 from minka.admin.control import Control
 from minka.testing.local_cluster import LocalCluster, LocalNode, configuration_of
 from minka.testing.loopback_ports import free_addresses
@@ -80,9 +83,63 @@ def test_sighup_reloads_what_can_be_reloaded_and_says_what(cluster: LocalCluster
     assert node.running
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+@contextmanager
+def starting(path: Path, config: dict[str, Any]) -> Iterator[tuple["subprocess.Popen[str]", TextIO]]:
+    """A daemon that waits for the content of its configuration file, and the writer of the content. After that, the
+    file at this path is a usual file with another value of `migrations.per_node`.
+    """
+    os.mkfifo(path)
+    with subprocess.Popen([sys.executable, "-m", "minkad", "--config", path], stderr=-1, text=True) as process:
+        try:
+            with path.open("w") as writer:  # opens once the daemon opens it
+                path.unlink()
+                path.write_text(yaml.safe_dump(config | {"migrations": {"per_node": 7}}))
+                yield process, writer
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_stop_during_the_start_ends_it_quietly(tmp_path: Path, number: signal.Signals) -> None:
+    with starting(tmp_path / "minkad.yaml", {}) as (process, _):
+        process.send_signal(number)
+        assert process.communicate(timeout=20)[1] == ""
+    assert process.returncode == -number
+
+
+def test_sighup_during_the_start_reloads_the_configuration_later(tmp_path: Path) -> None:
+    grpc_address, http_address = free_addresses(2)
+    config = {
+        "node": {"id": "athens"}, "data_dir": str(tmp_path / "data"),
+        "listen": {"grpc": grpc_address, "http": http_address},
+        "cluster": {"bootstrap": [{"id": "athens", "address": grpc_address}]},
+    }  # fmt: skip
+    with starting(tmp_path / "minkad.yaml", config) as (process, writer):
+        process.send_signal(signal.SIGHUP)
+        writer.write(yaml.safe_dump(config))
+        writer.close()
+        assert process.stderr is not None
+        line = next((line for line in process.stderr if "configuration reloaded" in line), "")
+        assert "migrations.per_node: 1 → 7" in line
+        process.terminate()
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def test_the_entry_point_imports_nothing_before_it_handles_signals() -> None:
+    """Otherwise the first part of a start would have Python's handlers."""
+    found = "import minkad.__main__, sys; print(*(name for name in sys.modules if name.startswith('minka')))"
+    result = subprocess.run([sys.executable, "-c", found], capture_output=True, text=True, timeout=30, check=True)
+    assert set(result.stdout.split()) == {"minkad", "minkad.__main__", "minkad.process", "minkad.process.signals"}
+
+
+def run(*arguments: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run minkad. `folder`: the folder of a sitecustomize.py, which each Python process runs at its start."""
     command = [sys.executable, "-m", "minkad", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    env = dict(os.environ)
+    if folder is not None:
+        env["PYTHONPATH"] = os.pathsep.join([str(folder), str(Path(minka.__file__).parents[1])])
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=env)
 
 
 def test_validate_config_names_every_mistake_with_its_line(tmp_path: Path) -> None:
@@ -102,13 +159,48 @@ def test_a_node_with_another_nodes_directory_is_not_started_again(tmp_path: Path
     failure: then systemd would start the node again.
     """
     identity.save(tmp_path, Identity("a cluster", "byzantium", "its data", 2, "test"))
-    path = tmp_path / "minkad.yaml"
-    bootstrap = [{"id": "athens", "address": "127.0.0.1:1"}]
-    content = {"node": {"id": "athens"}, "data_dir": str(tmp_path)}
-    path.write_text(yaml.safe_dump(content | {"cluster": {"name": "test", "bootstrap": bootstrap}}))
-    result = run("--config", str(path))
+    result = run("--config", str(with_data_dir(tmp_path, tmp_path)))
     assert f"minkad: INVALID_CONFIG: {tmp_path} belongs to node byzantium" in result.stderr
     assert result.returncode == 2
+
+
+def test_a_node_whose_data_dir_is_a_file_is_not_started_again(tmp_path: Path) -> None:
+    """Waiting doesn't make a directory of it."""
+    file = tmp_path / "data"
+    file.write_text("not data")
+    result = run("--config", str(with_data_dir(tmp_path, file)))
+    assert f"minkad: INVALID_CONFIG: data_dir: {file} isn't a directory" in result.stderr
+    assert result.returncode == 2
+
+
+# A sitecustomize.py: Python deletes the object at its own end, after it has removed all handlers of signals.
+LATE_SIGNALS = """
+import os, signal
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), numbers=(signal.SIGHUP, signal.SIGINT)):
+        print("deleted", flush=True)
+        for number in numbers:
+            kill(pid, number)
+late = Late()
+"""
+
+
+def test_a_late_signal_does_not_change_the_exit_status(tmp_path: Path) -> None:
+    """The process ends already, and nothing is left that would handle the signals."""
+    (tmp_path / "sitecustomize.py").write_text(LATE_SIGNALS)
+    identity.save(tmp_path, Identity("a cluster", "byzantium", "its data", 2, "test"))
+    result = run("--config", str(with_data_dir(tmp_path, tmp_path)), folder=tmp_path)
+    assert (result.stdout, result.returncode) == ("deleted\n", 2)
+    assert len(result.stderr.splitlines()) == 2, "the error and its remedy"
+
+
+def with_data_dir(tmp_path: Path, data_dir: Path) -> Path:
+    """The path of a configuration with this `data_dir`."""
+    path = tmp_path / "minkad.yaml"
+    bootstrap = [{"id": "athens", "address": "127.0.0.1:1"}]
+    content = {"node": {"id": "athens"}, "data_dir": str(data_dir)}
+    path.write_text(yaml.safe_dump(content | {"cluster": {"name": "test", "bootstrap": bootstrap}}))
+    return path
 
 
 def test_a_second_daemon_on_the_same_directory_is_refused(cluster: LocalCluster) -> None:

@@ -145,6 +145,46 @@ async def test_each_read_of_a_damaged_only_copy_is_refused(
             assert await athens.get(1, *KEYS) == list(ROWS.values())
 
 
+async def test_a_database_that_was_never_completely_made_is_no_damage(tmp_path: Path) -> None:
+    """A kill ended the making of the first database, so the log still has all rows: nothing has to be reported."""
+    async with cluster(tmp_path, SLOW) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        await athens.put(1, ROWS)
+        await athens.kill()
+        folder = athens.path / "partitions" / "1"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for name in ("LOCK", "LOG", "IDENTITY", "MANIFEST-000001"):
+            (folder / name).write_bytes(b"x")
+        await athens.start()
+        await lead_again(c, athens, 1)
+        assert await athens.get(1, *KEYS) == list(ROWS.values())
+        assert athens.telemetry.damages == 0
+        await flushed(athens)
+        assert await athens.get(1, *KEYS) == list(ROWS.values())
+
+
+async def test_an_unmade_database_is_damage_once_the_log_was_trimmed(tmp_path: Path) -> None:
+    """The log lacks rows that were in the database: that this folder was never completely made can't be true."""
+    async with cluster(tmp_path, SLOW) as c:
+        (athens,) = await c.add("athens")
+        await c.create("athens", 1)
+        for key in KEYS[:2]:
+            await athens.put(1, {key: ROWS[key]})
+            await flushed(athens)
+        assert athens.replica().log.base
+        await athens.kill()
+        for file in (athens.path / "partitions" / "1").iterdir():
+            if file.name not in ("LOCK", "LOG", "IDENTITY"):
+                file.unlink()
+        await athens.start()
+        await athens.tell(c.elect(1, "athens"))
+        with pytest.raises(Refused, match="CORRUPT_DATA"):
+            await athens.get(1, KEYS[0])
+        assert athens.telemetry.damages == 1
+
+
 UNUSUAL = [
     ("CURRENT", a_folder),
     ("MANIFEST-*", a_link_to_itself),

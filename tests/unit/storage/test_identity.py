@@ -1,5 +1,6 @@
 """A start is refused unless the data directory belongs to this node and this cluster, and is whole."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,3 +85,22 @@ def test_a_directory_of_another_format_is_refused(tmp_path: Path) -> None:
         "started": true, "checksum": 120319728}"""
     (tmp_path / "identity.json").write_text(text)
     assert "has the format 1" in refusal(tmp_path).message
+
+
+def test_a_data_dir_that_can_be_no_directory_is_a_mistake_in_the_configuration(tmp_path: Path) -> None:
+    """A link to nothing isn't: its target appears once somebody mounts the disk."""
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.touch()
+    for data_dir in (file, file / "data", file / "a" / "b"):
+        with pytest.raises(MinkaError) as caught:
+            identity.lock(data_dir)
+        assert (caught.value.code, caught.value.message) == (
+            Code.INVALID_CONFIG, f"data_dir: {file} isn't a directory",
+        )  # fmt: skip
+    link.symlink_to(tmp_path / "unmounted")
+    with pytest.raises(MinkaError) as caught:
+        identity.lock(link)
+    assert caught.value.code is Code.STORAGE_FAILED
+    link.unlink()
+    link.symlink_to(tmp_path)
+    os.close(identity.lock(link))

@@ -16,8 +16,11 @@ from minka.wire.stored_values import values_of
 from minkad.storage import data_database
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase
+from minkad.storage.memory_data import MemoryData
 from minkad.storage.openings import Openings
+from minkad.storage.rocks_data import create_folder
 from minkad.storage.size_estimate import Size
+from tests.unit.storage.crash import crashed_copy
 
 CACHE = Cache(1 << 20)
 
@@ -224,3 +227,44 @@ async def test_data_that_is_being_put_to_rest_is_opened_again_for_a_read(tmp_pat
         assert values_of(await data.stored_many([b"a"])) == [b"1"]
         await resting
         assert data.is_open
+
+
+@pytest.mark.parametrize("stopped_at", ["LOCK", "000000.dbtmp", "MANIFEST-000001", "000001.dbtmp"])
+async def test_a_database_that_was_never_completely_made_is_made_anew(tmp_path: Path, stopped_at: str) -> None:
+    """A kill ends RocksDB's work in a new folder, at any of its first files. The folder never had any data, so the
+    next start goes on as without the folder.
+    """
+    folder = tmp_path / "1"
+    (folder / stopped_at).mkdir(parents=True)  # where RocksDB needs a file, so it makes only the files before this one
+    with pytest.raises(MinkaError):
+        create_folder(folder, CACHE, MemoryData().copy())
+    (folder / stopped_at).rmdir()
+    assert any(folder.iterdir())
+    for _ in range(2):  # the first start is killed like the one before
+        async with made(folder) as data:
+            assert (data.exists(), data.is_closed) == (False, False)
+            assert data.get([b"a"]) == [None]
+    async with made(folder) as data:
+        data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
+        await data.flush()
+    async with made(folder) as data:
+        assert data.is_closed
+        await data.open()
+        assert (data.get([b"a"]), data.applied) == ([b"1"], Applied(1, 1))
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+async def test_a_made_database_that_has_lost_its_current_is_damaged(tmp_path: Path, flushed: bool) -> None:
+    """Also if nothing was flushed yet: the files of a database that was completely made are others."""
+    folder = tmp_path / "1"
+    async with made(folder) as data:
+        await data.open()
+        if flushed:
+            data.write([WriteBody([b"a"], [b"1"])], Applied(1, 1))
+            await data.flush()
+        crashed_copy(folder, tmp_path / "crashed")
+    (tmp_path / "crashed" / "CURRENT").unlink()
+    async with made(tmp_path / "crashed") as data:
+        assert (data.exists(), data.is_closed) == (True, True)
+        with pytest.raises(MinkaError, match="CORRUPT_DATA"):
+            await data.open()

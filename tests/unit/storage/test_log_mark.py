@@ -151,3 +151,24 @@ async def test_damage_found_by_a_read_ends_the_node(tmp_path: Path) -> None:
     with pytest.raises(MinkaError, match="CORRUPT_DATA"):
         await db.sync()
     db.close()
+
+
+async def test_a_kill_while_the_first_mark_is_written_leaves_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is durable yet, so the next start begins anew."""
+
+    class KilledError(Exception):
+        pass
+
+    def killed(path: Path, _: bytes) -> int:
+        path.touch()
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", killed)
+        with pytest.raises(KilledError):
+            LogMark.create(tmp_path / "log.mark")
+    await grown(tmp_path, 1)
+    await grown(tmp_path, 1)
+    assert marked(tmp_path) > 0

@@ -119,7 +119,7 @@ class _Operations:
         With a condition or a `ttl`, this returns `Written`, which is true if the write was done. A condition that
         doesn't hold raises no error (only `minkactl` reports CONDITION_FAILED). A plain put returns None although it
         was done: don't write `if client.put(key, value)`. Raises TOO_LARGE if the key, the value and `if_value` have
-        more than 32 MiB together.
+        more than 33,554,176 bytes together (32 MiB less 256 bytes).
         """
         if type(value) is not bytes:
             raise MinkaError(Code.INVALID_ARGUMENT, f"the value is {type(value).__name__}, not bytes")
@@ -322,7 +322,10 @@ class _Operations:
         size = _checked_size(unique, ())
         call = await self._begin(op, timeout)
         for place, keys_there in call.routes.key_buckets(unique):
-            call.add(place, keys_there, None, size * len(keys_there) // len(unique))
+            if size <= FRAME_BYTES:
+                call.add(place, keys_there, None, size * len(keys_there) // len(unique))
+            else:
+                _add_keys_in_pieces(call, place, keys_there)
         await call.outcome(len(unique))
         found = call.found
         if set(map(type, given)) <= {bytes}:
@@ -497,10 +500,13 @@ def _checked_size(keys: Collection[bytes], values: Collection[bytes]) -> int:
     if (largest := max(map(len, values), default=0)) > MAX_VALUE_BYTES:
         raise MinkaError(Code.TOO_LARGE, f"a value has {largest} bytes; {MAX_VALUE_BYTES} is the limit")
     total = sum(map(len, keys)) + sum(map(len, values))
-    if total > MAX_BODY_BYTES:
-        # One key and its value are never that large, so a call with a single key also has an if_value.
-        what = "the batch has" if len(keys) > 1 else "the key, the value and if_value together have"
-        raise MinkaError(Code.TOO_LARGE, f"{what} {total} bytes; {MAX_BODY_BYTES} is the limit")
+    # One key and its value are never that large, so a call with a single key also has an if_value. This call travels as
+    # one body, with the rest of the operation; a batch travels in pieces.
+    what, limit = "the batch has", MAX_BODY_BYTES
+    if len(keys) == 1:
+        what, limit = "the key, the value and if_value together have", MAX_BODY_BYTES - OPERATION_BYTES
+    if total > limit:
+        raise MinkaError(Code.TOO_LARGE, f"{what} {total} bytes; {limit} is the limit")
     return total
 
 
@@ -525,4 +531,16 @@ def _add_in_pieces(call: Call, bucket: PairBucket[Any], extra: int) -> None:
         size += len(key) + len((value.value if extra else value) or b"") + extra
         if size >= FRAME_BYTES or end == len(keys):
             call.add(bucket.place, keys[start:end], values[start:end], size)
+            start, size = end, 0
+
+
+def _add_keys_in_pieces(call: Call, place: int, keys: list[bytes]) -> None:
+    """Add the keys of a large read in pieces, as a large batch of writes: with the lengths of its keys, a body of all
+    keys might be over the limit of a body.
+    """
+    start, size = 0, 0
+    for end, key in enumerate(keys, 1):
+        size += len(key)
+        if size >= FRAME_BYTES or end == len(keys):
+            call.add(place, keys[start:end], None, size)
             start, size = end, 0

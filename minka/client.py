@@ -92,7 +92,7 @@ class _Operations:
         With a condition or a `ttl`, this returns `Written`, which is true if the write was done. A condition that
         doesn't hold raises no error (only `minkactl` reports CONDITION_FAILED). A plain put returns None although it
         was done: don't write `if client.put(key, value)`. Raises TOO_LARGE if the key, the value and `if_value` have
-        more than 32 MiB together.
+        more than 33,554,176 bytes together (32 MiB less 256 bytes).
         """
         put: _Write = self._handle.put
         conditions = {"if_absent": if_absent, "if_value": if_value, "if_version": if_version}

@@ -54,17 +54,30 @@ def ranges_at(points: Sequence[bytes]) -> list[KeyRange]:
 
     Raises EMPTY_SPLIT_POINT, DUPLICATE_SPLIT_POINT, UNSORTED_SPLIT_POINTS, TOO_LARGE.
     """
-    for point in points:
-        check_split_point(point)
+    check_split_points(points)
     for before, after in pairwise(points):
-        if before == after:
-            raise MinkaError(Code.DUPLICATE_SPLIT_POINT, f"the split point {readable(before)} comes twice")
         if before > after:
             raise MinkaError(
                 Code.UNSORTED_SPLIT_POINTS,
                 f"the split point {readable(after)} comes after {readable(before)}: their ranges would overlap",
             )
     return [KeyRange(start, end) for start, end in zip((b"", *points), (*points, b""), strict=True)]
+
+
+def check_split_points(points: Sequence[bytes]) -> None:
+    """Check that these keys, in any order, can be split points together. Raises EMPTY_SPLIT_POINT,
+    DUPLICATE_SPLIT_POINT, TOO_LARGE.
+    """
+    for point in points:
+        check_split_point(point)
+    check_different(points)
+
+
+def check_different(points: Sequence[bytes]) -> None:
+    """Check that no split point, or bound of a merge, is given twice. Raises DUPLICATE_SPLIT_POINT."""
+    for before, after in pairwise(sorted(points)):
+        if before == after:
+            raise MinkaError(Code.DUPLICATE_SPLIT_POINT, f"the split point {readable(before)} comes twice")
 
 
 def check_split_point(point: bytes) -> None:

@@ -44,6 +44,7 @@ _MALFORMED: Final = "INVALID_ARGUMENT"
 _HOPELESS: Final = (_MALFORMED, "CLUSTER_MISMATCH")  # the cluster would refuse another try, too
 _SENT_KEPT: Final = 64
 _NAMED: Final = 3  # the most unknown pallets that a message names
+_NOTED_AGAIN_S: Final = 10.0  # before a problem is noted again, if it takes turns with others
 _FAREWELL_S: Final = 1.0  # the time for the last report when the process stops without waiting for the cluster
 
 
@@ -87,7 +88,8 @@ class ShardMachine:
         self._error: tuple[str, str] | None = None  # why the shard ends, if the user didn't ask it to
         self._farewell = float("inf")
         self._ended = False
-        self._problem = ""
+        self._problem = ""  # the code of the problem that was noted last
+        self._noted_at: dict[str, float] = {}  # by code, since the cluster welcomed the shard
         self._unknown: tuple[str, ...] = ()  # pallets that the shard takes, but nobody has created
         self._out: list[Instruction] = []
 
@@ -214,8 +216,8 @@ class ShardMachine:
         elif code == _MALFORMED and self._error is None:
             self._note(ERROR, f"the cluster refuses the shard, so everything is released: {reason}")
             self._on_give_up(GiveUp((code, reason)), now)
-        elif code != self._problem:
-            self._problem = code
+        elif code != self._problem and now >= self._noted_at.get(code, float("-inf")) + _NOTED_AGAIN_S:
+            self._problem, self._noted_at[code] = code, now
             self._note(WARNING, f"no session with the cluster, still trying: {reason}")
 
     def _on_resized(self, event: Resized, now: float) -> None:
@@ -269,6 +271,7 @@ class ShardMachine:
     def _on_welcome(self, said: ShardInstruction, now: float) -> None:
         self._interval = said.welcome.heartbeat_interval_ms / 1000
         self._heard_at, self._problem = now, ""
+        self._noted_at.clear()
         self._note_unknown(tuple(said.welcome.unknown_pallets))
         if self.is_registered:
             return

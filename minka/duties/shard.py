@@ -22,7 +22,7 @@ from minka.duties._session import Session, boottime, shards_loop
 from minka.duties._user_calls import methods_of
 from minka.duties.delegate import Capacity, Delegate, Duty
 from minka.duties.limits import MAX_PALLETS
-from minka.engine.arguments import checked_text, checked_timeout, invalid
+from minka.engine.arguments import checked_text, checked_timeout, invalid, is_number
 from minka.engine.grpc_calls import channel_credentials, checked_endpoints, clipped
 from minka.tls import Tls
 from minka.v1.duties_pb2 import PalletCapacity
@@ -273,7 +273,7 @@ def _label(given: str | None, what: str, problem_of: Callable[[str], str]) -> st
 
 
 def _checked_grace(seconds: Any) -> float:
-    if not isinstance(seconds, int | float) or not 0 <= seconds <= _MAX_GRACE_S:
+    if not is_number(seconds) or not 0 <= seconds <= _MAX_GRACE_S:
         raise invalid(f"grace={clipped(repr(seconds))} isn't a time in seconds from 0 to {_MAX_GRACE_S:.0f}")
     return seconds
 

@@ -19,9 +19,16 @@ def invalid(message: str) -> MinkaError:
     return MinkaError(Code.INVALID_ARGUMENT, message)
 
 
+def is_number(given: Any) -> bool:
+    """True for an int or a float. A bool is an int in Python, but here it isn't a number: `timeout=True` is a mistake,
+    not one second.
+    """
+    return isinstance(given, int | float) and not isinstance(given, bool)
+
+
 def checked_timeout(seconds: Any, name: str = "timeout") -> float:
     """Return the argument `name`, a positive time in seconds. Times up to `MAX_SECONDS` fit into messages to nodes."""
-    if not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
+    if not is_number(seconds) or not 0 < seconds <= MAX_SECONDS:
         raise invalid(f"{name}={clipped(repr(seconds))} isn't a positive time in seconds, up to {MAX_SECONDS:,}")
     return seconds
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 from types import EllipsisType
 from typing import Final, NamedTuple
 
-from minka.engine.arguments import MAX_SECONDS, invalid
+from minka.engine.arguments import MAX_SECONDS, invalid, is_number
 from minka.errors import Code, MinkaError
 from minka.wire.key_operations import MAX_VERSION, Add, Expire, If, Lifetime, OnlyIf, Outcome, Refusal, Set, Versioned
 
@@ -102,7 +102,7 @@ def milliseconds(ttl: float | timedelta) -> int:
     MAX_SECONDS.
     """
     seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
-    if type(seconds) not in (int, float) or not 0 < seconds <= MAX_SECONDS:
+    if not is_number(seconds) or not 0 < seconds <= MAX_SECONDS:
         raise invalid(f"ttl={ttl!r} isn't a positive time in seconds, up to {MAX_SECONDS:,}")
     return max(1, round(seconds * 1000))
 

@@ -71,7 +71,7 @@ def _checked_one(field: Any, given: Any, name: str) -> Any:
     if allowed is not None:
         return checked_whole(given, name, allowed)
     kinds = _KINDS.get(field.type, (object,))
-    if not isinstance(given, kinds):
+    if not isinstance(given, kinds) or (isinstance(given, bool) and float in kinds):
         raise invalid(f"{name} is {clipped(repr(given))}, not {_kind_name(field)}")
     return utf8(given, name).decode() if isinstance(given, str) else given
 

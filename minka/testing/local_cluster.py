@@ -138,6 +138,8 @@ class LocalCluster:
         shares_session: bool = False,
         ready_timeout_s: float = READY_TIMEOUT_S,
     ) -> None:
+        if isinstance(nodes, bool):
+            raise invalid(f"nodes={nodes} isn't a number of nodes, or their names")
         names = NAMES[:nodes] if isinstance(nodes, int) else tuple(items(nodes, "a number of nodes, or their names,"))
         if isinstance(nodes, int) and nodes != len(names):
             raise invalid(f"nodes={nodes} isn't from 1 to {len(NAMES)}; for up to {MAX_NODES} nodes, give their names")

@@ -84,15 +84,16 @@ def _end_of(status: "GetStatusResponse", keyspace: str, partition: str) -> bytes
 
 
 def _merges(status: "GetStatusResponse", keyspace: str, keys: list[bytes]) -> list[dict[str, Any]]:
-    """The planned merges: a row for each partition that would go away. Raises NO_BOUND."""
-    from minka.cluster.key_ranges import KeyRange, key_text, readable
+    """The planned merges: a row for each partition that would go away. Raises NO_BOUND, DUPLICATE_SPLIT_POINT."""
+    from minka.cluster.key_ranges import KeyRange, check_different, key_text, readable
     from minka.errors import Code, MinkaError
     from minkactl.views import replica_stats
 
     rows, stats, found = rows_by_range(status, keyspace), replica_stats(status), []
     places = {row.start_key: place for place, row in enumerate(rows) if place}
     remains = rows[0]
-    for key in sorted(set(keys)):
+    check_different(keys)
+    for key in sorted(keys):
         if key not in places:
             raise MinkaError(Code.NO_BOUND, f"no partition of {keyspace} begins at {readable(key)}, after another one")
         before, row = rows[places[key] - 1], rows[places[key]]

@@ -103,15 +103,14 @@ def _even_keys(
 
 def _splits(status: "GetStatusResponse", keyspace: str, keys: list[bytes]) -> list[dict[str, Any]]:
     """The planned splits: a row for each new partition."""
-    from minka.cluster.key_ranges import KeyRange, check_split_point, key_text
+    from minka.cluster.key_ranges import KeyRange, check_split_points, key_text
     from minkactl.views import replica_stats
 
     stats, found = replica_stats(status), []
-    for key in keys:
-        check_split_point(key)
+    check_split_points(keys)
     for row in rows_by_range(status, keyspace):
         range_ = KeyRange(row.start_key, row.end_key)
-        inside = sorted({key for key in keys if range_.contains(key) and key != range_.start})
+        inside = sorted(key for key in keys if range_.contains(key) and key != range_.start)
         if not inside:
             continue
         bounds = [range_.start, *inside, range_.end]

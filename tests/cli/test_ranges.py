@@ -105,6 +105,23 @@ def test_split_points_are_refused_by_name(run: Run, points: str, code: str) -> N
     assert f"error: {code}: " in result.stderr
 
 
+@pytest.mark.parametrize("command", ["split", "merge"])
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+def test_a_key_that_is_given_twice_is_refused(run: Run, command: str, dry_run: tuple[str, ...]) -> None:
+    name = f"twice-{command}-{len(dry_run)}"
+    assert run("keyspace", "create", name, "--ranges", "--split-at", "b,d").exit_code == 0
+    result = run(command, name, "--at", "d,b,d", *dry_run)
+    assert result.exit_code != 0
+    assert "error: DUPLICATE_SPLIT_POINT: the split point d comes twice" in result.stderr
+
+
+def test_the_keys_of_a_split_may_come_in_any_order(run: Run) -> None:
+    assert run("keyspace", "create", "disordered", "--ranges").exit_code == 0
+    result = run("split", "disordered", "--at", "d,b")
+    assert result.exit_code == 0, result.stderr
+    assert ranges(run, "disordered") == ['["", b)', "[b, d)", '[d, "")']
+
+
 def split_at_keys(run: Run) -> None:
     look = run("split", "authors", "--at", "m,n,x", "--dry-run", "-o", "json")
     assert [row["upper"] for row in json.loads(look.stdout)] == ["[m, n)", "[n, x)", '[x, "")']

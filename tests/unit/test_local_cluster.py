@@ -26,6 +26,7 @@ def test_one_text_is_refused_where_names_of_nodes_are_expected(tmp_path: Path, n
 @pytest.mark.parametrize(
     ("nodes", "why"),
     [
+        (True, "nodes=True isn't a number of nodes, or their names"),
         (0, "a local cluster has 1 to 100 nodes, not 0"),
         (21, "nodes=21 isn't from 1 to 20; for up to 100 nodes, give their names"),
         ([f"n{number}" for number in range(101)], "a local cluster has 1 to 100 nodes, not 101"),

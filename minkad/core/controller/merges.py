@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from minka.cluster.key_ranges import readable
+from minka.cluster.key_ranges import check_different, readable
 from minka.errors import Code, MinkaError, with_rows
 from minka.v1.admin_pb2 import Blocker, MergeRequest
 from minka.v1.cluster_pb2 import (
@@ -63,8 +63,11 @@ class Merge(Begins):
         return cls(request.keyspace, request.keys, request.requested_by, request.reason, sizes, queue=request.queue)
 
     def operation(self, state: State) -> Operation:
-        """The operation. Raises what `pairs_at` does, and MERGE_REFUSED if a partition would be too large."""
+        """The operation. Raises what `pairs_at` does, DUPLICATE_SPLIT_POINT, and MERGE_REFUSED if a partition would be
+        too large.
+        """
         keyspace = keyspace_by_ranges(state, self.keyspace)
+        check_different(self.keys)
         pairs = pairs_at(state, keyspace, self.keys)
         _refuse_large(keyspace, pairs, self)
         return Operation(

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from minka.cluster.in_sync import has_everything
-from minka.cluster.key_ranges import check_split_point, is_by_ranges, readable
+from minka.cluster.key_ranges import check_split_points, is_by_ranges, readable
 from minka.errors import Code, MinkaError, with_rows
 from minka.v1.admin_pb2 import Blocker, SplitRequest
 from minka.v1.cluster_pb2 import Keyspace, Operation, Partition, PartitionState, SplitOperation
@@ -66,14 +66,13 @@ class Split(Begins):
 def new_keys(state: State, command: Split) -> list[bytes]:
     """The command's keys at which no partition begins yet, in order.
 
-    Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES, EMPTY_SPLIT_POINT, TOO_LARGE, INVALID_ARGUMENT.
+    Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES, EMPTY_SPLIT_POINT, DUPLICATE_SPLIT_POINT, TOO_LARGE, INVALID_ARGUMENT.
     """
     keyspace = keyspace_by_ranges(state, command.keyspace)
     if not 1 <= len(command.keys) <= MAX_KEYS:
         raise MinkaError(Code.INVALID_ARGUMENT, f"{len(command.keys)} keys: 1 to {MAX_KEYS} are possible")
-    for key in command.keys:
-        check_split_point(key)
-    keys = sorted({key for key in command.keys if state.partitions.at(keyspace.id, key).start_key != key})
+    check_split_points(command.keys)
+    keys = sorted(key for key in command.keys if state.partitions.at(keyspace.id, key).start_key != key)
     check_room(state, len(keys))
     return keys
 

@@ -27,6 +27,7 @@ from minkad.process.memory import Share
 
 _CONNECT_S: Final = 2.0
 _GRACE_S: Final = 1.0  # a node answers within the timeout; if no answer has come this much later, the node hangs
+_TAKE_SOONER: Final = "take the answers sooner, or send fewer reads at a time"
 _FRAME_BYTES: Final = 1024 * 1024  # most expected bytes of answers in one frame; a single answer may have more
 
 
@@ -200,11 +201,14 @@ class _Node:
         if has_room:
             asked.size = asked.expected
         if asked.deadline <= asyncio.get_running_loop().time():
-            _answer(asked, _refused(Code.OVERLOADED, "there was no memory for this answer in time"))
+            _answer(asked, _refused(Code.OVERLOADED, f"there was no memory for this answer in time: {_TAKE_SOONER}"))
         elif has_room:
             self.ask(asked)
         else:
-            _answer(asked, _refused(Code.OVERLOADED, "answers that are not taken leave no memory for this one"))
+            _answer(
+                asked,
+                _refused(Code.OVERLOADED, f"answers that are not taken leave no memory for this one: {_TAKE_SOONER}"),
+            )
 
     @staticmethod
     def _failed_to_reserve(asked: Asked, error: BaseException) -> None:

@@ -19,6 +19,7 @@ _LARGE: Final = re.compile(rb"[*~>%|][0-9]{7}")
 _LARGE_IN_NEXT_LINE: Final = re.compile(rb"\n[*~>%|][0-9]{7}")  # begins with a certain byte, so the search is faster
 _CUT_OFF: Final = re.compile(rb"[*~>%|][0-9]{0,6}\Z")
 _CUT_OFF_BYTES: Final = 7
+_LONG_WORD: Final = re.compile(rb"\n\$[0-9]{8,}\r\n")  # perhaps the length of a word over the limit, perhaps in a value
 _PIECE_BYTES: Final = 1024
 _TRIES: Final = 16  # ends of lines at which an array may end
 _TAIL_BYTES: Final = 64
@@ -37,6 +38,7 @@ class Parser:
         self._held = b""  # the beginning of a header, or of an inline command
         self._is_inside = False  # hiredis's input ends inside of a command
         self._tail = b""  # the last bytes of hiredis's input, if it ends inside of a command
+        self._is_whole = False  # the tail is this command's input so far
 
     @property
     def held(self) -> int:
@@ -126,6 +128,7 @@ class Parser:
             if at < 0:
                 raise
             return at
+        self._check_lengths(data, commands, first, empties or [])
         is_all = len(data) >= _TAIL_BYTES or not self._is_inside
         self._tail = data[-_TAIL_BYTES:] if is_all else (self._tail + data)[-_TAIL_BYTES:]
         self._is_inside = True
@@ -137,6 +140,29 @@ class Parser:
         if self.partial > MAX_COMMAND_BYTES:
             raise RespError("ERR Protocol error: invalid bulk length")
         return -1
+
+    def _check_lengths(
+        self, data: bytes, commands: list[Command], first: int, empties: list[tuple[int, bytes]]
+    ) -> None:
+        """Raises RespError if the command in which `data` ends announces a word over the limit: otherwise a client
+        would learn of its mistake only after it has sent so much. Such a word isn't found if the command began in
+        earlier input of which the tail has only a part.
+        """
+        is_alone = len(commands) == first and not empties  # the data has a part of one command only
+        if not self._is_inside:
+            begun = data
+        elif self._is_whole and is_alone:
+            begun = self._tail + data
+        else:
+            self._is_whole = False
+            return
+        self._is_whole = is_alone and len(begun) <= _TAIL_BYTES
+        if _LONG_WORD.search(begun) is None:
+            return
+        if not is_alone:
+            begun = data[sum(map(len, _encoded(commands, first, empties))) :]
+        if _has_too_long_word(begun):
+            raise RespError("ERR Protocol error: invalid bulk length")
 
     def _take_inline(self, data: bytes, commands: list[Command]) -> bytes:
         """Take the lines at the beginning. Returns the rest, which is empty or begins with an array."""
@@ -152,6 +178,17 @@ class Parser:
                 commands.append(words)
             start = end + 1
         return data[start:]
+
+
+def _has_too_long_word(array: bytes) -> bool:
+    """True if a word in this beginning of an array, which hiredis accepts, is longer than a command may be."""
+    at = array.find(b"\n") + 1
+    while array[at : at + 1] == b"$" and (end := array.find(b"\r\n", at)) >= 0:
+        length = int(array[at + 1 : end])
+        if not 0 <= length <= MAX_COMMAND_BYTES:
+            return True
+        at = end + 2 + length + 2
+    return False
 
 
 def _encoded(commands: list[Command], first: int, empties: list[tuple[int, bytes]]) -> list[bytes]:
@@ -197,6 +234,8 @@ def _ends(data: bytes, array: bytes, tail: bytes) -> list[int]:
 def _checked(words: list[object]) -> Command:
     """Raises RespError if a word isn't a string."""
     for word in words:
+        if word is None:
+            raise RespError("ERR Protocol error: invalid bulk length")
         if type(word) is not bytes:
             raise _not_a_command()
     return cast("Command", words)
@@ -206,11 +245,13 @@ def _not_a_command() -> RespError:
     return RespError("ERR Protocol error: expected '*' and then '$'")
 
 
-_BLANK: Final = rb"[\t\r\n\x0b\f\0 ]"
+_BLANK: Final = rb"[\t\r\n\x0b\f ]"
 _WORD: Final = re.compile(
     _BLANK + rb"""*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\t\r\n\x0b\f\0 "']+))(?=""" + _BLANK + rb"|\Z)",
     re.DOTALL,
 )
+_QUOTED: Final = re.compile(rb"""("(?:[^"\\]|\\.)*")|('(?:[^'\\]|\\.)*')""", re.DOTALL)
+_NUL_OR_QUOTE: Final = re.compile(rb"[\0\"']")
 _ESCAPE: Final = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _NAMED: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 
@@ -222,7 +263,7 @@ def split_line(line: bytes) -> Command:
     while at < len(line):
         found = _WORD.match(line, at)
         if found is None:
-            raise RespError("ERR Protocol error: unbalanced quotes in request")
+            raise _not_a_word(line[at:])
         double, single, plain = found.groups()
         if double is not None:
             words.append(_ESCAPE.sub(_unescaped, double))
@@ -230,6 +271,14 @@ def split_line(line: bytes) -> Command:
             words.append(single.replace(rb"\'", b"'") if single is not None else plain)
         at = found.end()
     return words
+
+
+def _not_a_word(rest: bytes) -> RespError:
+    """The error for the rest of a line, which doesn't begin with a word."""
+    wrong = _NUL_OR_QUOTE.search(_QUOTED.sub(b"", rest))
+    if wrong is not None and wrong[0] == b"\0":
+        return RespError("ERR Protocol error: an inline command has a byte 0 outside of quotes")
+    return RespError("ERR Protocol error: unbalanced quotes in request")
 
 
 def _unescaped(found: re.Match[bytes]) -> bytes:

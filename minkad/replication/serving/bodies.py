@@ -21,7 +21,7 @@ from minkad.core.operations import keys_of
 def checked_write(body: bytes) -> WriteBody:
     """The decoded body of a write. Raises INVALID_ARGUMENT, TOO_LARGE."""
     if len(body) > kv_frames.MAX_BODY_BYTES:
-        raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
+        raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes; {kv_frames.MAX_BODY_BYTES} is the limit")
     try:
         write = kv_frames.decode_write(body)
     except kv_frames.UNDECODABLE as error:
@@ -39,7 +39,7 @@ def checked_write(body: bytes) -> WriteBody:
 def checked_read(body: bytes) -> list[bytes]:
     """The keys to read. Raises INVALID_ARGUMENT, TOO_LARGE."""
     if len(body) > kv_frames.MAX_BODY_BYTES:
-        raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
+        raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes; {kv_frames.MAX_BODY_BYTES} is the limit")
     try:
         keys = kv_frames.decode_read(body)
     except kv_frames.UNDECODABLE as error:
@@ -81,7 +81,7 @@ def element_count(body: bytes) -> int:
 def checked_operations(body: bytes) -> list[Operation]:
     """The decoded operations. Raises INVALID_ARGUMENT, TOO_LARGE."""
     if len(body) > kv_frames.MAX_BODY_BYTES:
-        raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes")
+        raise MinkaError(Code.TOO_LARGE, f"a batch of {len(body)} bytes; {kv_frames.MAX_BODY_BYTES} is the limit")
     try:
         operations = decode_operations(body)
     except kv_frames.UNDECODABLE as error:

@@ -57,6 +57,8 @@ WRONG: list[tuple[str, Ask]] = [
     ("a value of partitions is 'athens', not a list", lambda admin: admin.plan_reassign(partitions={28: "athens"})),
     ("partitions is .*, not a mapping", lambda admin: admin.plan_reassign(partitions=[28])),
     ("a value of weights is 'x', not float", lambda admin: admin.plan_reassign(weights={"athens": "x"})),
+    ("a value of weights is True, not float", lambda admin: admin.plan_reassign(weights={"athens": True})),
+    ("True isn't a positive time", lambda admin: admin.wait(3, True)),
     ("weights is 2, not a mapping from str to float", lambda admin: admin.plan_reassign(weights=2)),
     ("queue is 'yes', not bool", lambda admin: admin.plan_reassign(queue="yes")),
     ("demote is 'cyrene', not a list of str", lambda admin: admin.change_voters(demote="cyrene")),

@@ -261,6 +261,7 @@ async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) ->
             client.get(5),  # type: ignore[arg-type]
             client.get_many([5]),  # type: ignore[type-var]
             client.get("key", timeout=0),
+            client.get("key", timeout=True),
             client.get(""),
             client.get("\ud800"),
             client.put_many({"": b"v"}),
@@ -279,12 +280,12 @@ async def test_invalid_arguments_are_refused_before_anything_is_sent(data_cluste
                 await call(client)
             assert caught.value.code is Code.INVALID_ARGUMENT
         assert len(cluster.nodes["athens"].frames) == frames
-        for bad in ("5", timedelta(seconds=1), 0, 1e300, None):
+        for bad in ("5", timedelta(seconds=1), 0, 1e300, None, True):
             with pytest.raises(InvalidArgument, match="isn't a positive time in seconds"):
                 AsyncClient(cluster.endpoints, timeout=bad)  # type: ignore[arg-type]  # the mistake under test
             with pytest.raises(InvalidArgument, match="isn't a positive time in seconds"):
                 AsyncClient(cluster.endpoints, refresh_interval=bad)  # type: ignore[arg-type]
-        for limit in (0, "5", 1.5):
+        for limit in (0, "5", 1.5, True):
             with pytest.raises(InvalidArgument, match="limit="):
                 client.scan(limit=limit)  # type: ignore[arg-type]
 

@@ -26,6 +26,7 @@ from minka.wire.key_operations import (
     decode_operations,
 )
 from minka.wire.stored_values import LOAD_VERSIONS
+from minkad.replication.serving.bodies import checked_operations, checked_read
 from tests.unit.client.asking import Make, client_of, until
 
 
@@ -159,6 +160,36 @@ async def test_a_large_operation_travels_alone(data_cluster: Make) -> None:
         groups = _operations(cluster.nodes["athens"])
         assert [len(group) for group in groups if isinstance(group[0], Set) and group[0].key == b"large"] == [1]
         assert sum(map(len, groups)) == 502
+
+
+async def test_the_largest_conditional_write_is_within_the_limit_of_a_node(data_cluster: Make) -> None:
+    """The limit is below that of a body, since the body has the rest of the operation, too."""
+    async with data_cluster("athens") as cluster, client_of(cluster) as client:
+        await client.get("connect first")
+        athens = cluster.nodes["athens"]
+        athens.frames.clear()
+        half = b"v" * kv_frames.MAX_VALUE_BYTES
+        rest = kv_frames.MAX_BODY_BYTES - operate.OPERATION_BYTES - len(half) - len("key")
+        assert not await client.put("key", half, if_value=half[:rest], ttl=10**12)
+        ((group,),) = (frame.groups for frame in athens.frames)
+        assert len(checked_operations(group.body)) == 1
+        with pytest.raises(InvalidArgument, match="TOO_LARGE"):
+            await client.put("key", half, if_value=half[: rest + 1], ttl=10**12)
+        assert len(athens.frames) == 1, "the refused write was not sent"
+
+
+async def test_a_large_read_travels_in_pieces(data_cluster: Make) -> None:
+    """In one body, the keys and their lengths would be over the limit of a body."""
+    async with data_cluster("athens", partitions=1) as cluster, client_of(cluster) as client:
+        await client.get("connect first")
+        athens = cluster.nodes["athens"]
+        athens.frames.clear()
+        filler = kv_frames.MAX_BODY_BYTES // 512 - 3
+        keys = [b"%03d" % number + b"k" * filler for number in range(512)]
+        athens.data[keys[7]] = b"v"
+        assert await client.get_many(keys, timeout=30) == {keys[7]: b"v"}
+        bodies = [group.body for frame in athens.frames for group in frame.groups]
+        assert sum(len(checked_read(body)) for body in bodies) == 512
 
 
 async def test_a_large_batch_travels_in_pieces(data_cluster: Make) -> None:
@@ -305,7 +336,8 @@ async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) ->
         ):
             with pytest.raises(InvalidArgument, match="TOO_LARGE"):
                 await call
-        with pytest.raises(InvalidArgument, match="the key, the value and if_value together have 33554435 bytes"):
+        why = "the key, the value and if_value together have 33554435 bytes; 33554176 is the limit"
+        with pytest.raises(InvalidArgument, match=why):
             await client.put("key", half, if_value=half)
         bad: list[Any] = [
             client.put("key", b"v", if_absent=True, if_version=1),  # type: ignore[call-overload]
@@ -321,6 +353,8 @@ async def test_limits_are_checked_before_anything_is_sent(data_cluster: Make) ->
             client.put("", b"v", if_absent=True),
             *(client.put("key", b"v", ttl=ttl) for ttl in (0, -1, math.nan, math.inf, timedelta(0), 10**12 + 1)),
             client.put("key", b"v", ttl="1"),  # type: ignore[call-overload]
+            client.put("key", b"v", ttl=True),
+            client.increment("key", True),
             client.put_many({"key": b"v"}, ttl=0),
             client.expire("key", 0),
             client.increment("key", 2**63),

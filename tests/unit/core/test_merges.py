@@ -50,6 +50,7 @@ def test_a_merge_undoes_a_split() -> None:
         ("authors", [b"n"], Code.NO_BOUND),
         ("authors", [b""], Code.NO_BOUND),
         ("authors", [], Code.INVALID_ARGUMENT),
+        ("authors", [b"m", b"m"], Code.DUPLICATE_SPLIT_POINT),
     ],
 )
 def test_merges_that_are_refused(keyspace: str, keys: list[bytes], code: Code) -> None:

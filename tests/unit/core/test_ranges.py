@@ -74,6 +74,7 @@ def test_automatic_splitting_begins_with_one_range() -> None:
     [
         ([b"d", b"b"], Code.UNSORTED_SPLIT_POINTS),
         ([b"b", b"b"], Code.DUPLICATE_SPLIT_POINT),
+        ([b"b", b"d", b"b"], Code.DUPLICATE_SPLIT_POINT),
         ([b"", b"b"], Code.EMPTY_SPLIT_POINT),
         ([b"b", b""], Code.EMPTY_SPLIT_POINT),
         ([b"k" * 65537], Code.TOO_LARGE),
@@ -85,6 +86,18 @@ def test_the_refusal_names_the_bad_split_point(points: list[bytes], code: Code) 
     with pytest.raises(MinkaError) as refusal:
         by_ranges(c, points)
     assert refusal.value.code is code
+
+
+def test_the_keys_of_a_split_may_come_in_any_order_but_only_once() -> None:
+    c = three()
+    with pytest.raises(MinkaError, match="the split point x comes twice") as refusal:
+        c.run(Split("authors", [b"x", b"m", b"x"], "tester", "test"))
+    assert refusal.value.code is Code.DUPLICATE_SPLIT_POINT
+    with pytest.raises(MinkaError, match="the split point b comes twice"):  # also if a partition begins there already
+        c.run(Split("authors", [b"b", b"b"], "tester", "test"))
+    c.run(Split("authors", [b"x", b"m"], "tester", "test"))
+    finish(c)
+    assert {b"m", b"x"} <= {row.start_key for row in rows_of(c)}
 
 
 def test_splits_that_are_refused() -> None:

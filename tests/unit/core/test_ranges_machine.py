@@ -82,7 +82,7 @@ class Splitting(RuleBasedStateMachine):
         self.incarnations += 1
         self.c.register(node, incarnation=str(self.incarnations))
 
-    @rule(keys=st.lists(st.binary(min_size=1, max_size=2), min_size=1, max_size=4))
+    @rule(keys=st.lists(st.binary(min_size=1, max_size=2), min_size=1, max_size=4, unique=True))
     def split(self, keys: list[bytes]) -> None:
         with refusals():
             self.c.run(Split("authors", keys, "tester", "test"))

@@ -535,6 +535,16 @@ def test_the_log_names_missing_pallets_once(world: World) -> None:
     assert "p0, p1, p2 and 2 more" in world.notes[2].text
 
 
+def test_problems_that_take_turns_are_noted_once_in_ten_seconds() -> None:
+    """While nodes die, one node says that the name is taken, and the next one doesn't answer."""
+    world = World()
+    for _ in range(50):
+        for code in ("SHARD_NAME_TAKEN", "UNREACHABLE"):
+            world.now += 0.15
+            world.tell(Disconnected(code, code))
+    assert [note.text.split()[-1] for note in world.notes] == ["SHARD_NAME_TAKEN", "UNREACHABLE"] * 2
+
+
 def test_a_shard_warns_if_another_process_has_its_name() -> None:
     world = World()
     world.connected = True

@@ -80,6 +80,8 @@ def test_a_shard_without_endpoints_uses_those_of_the_environment(monkeypatch: py
         *((why, {"pallets": pallets}) for why, pallets in PALLETS),
         ("grace=-1 isn't a time in seconds from 0 to 604800", {"grace": -1}),
         ("grace='5' isn't a time in seconds", {"grace": "5"}),
+        ("grace=True isn't a time in seconds", {"grace": True}),
+        ("call_timeout=True isn't a positive time in seconds", {"call_timeout": True}),
         ("on_stuck is 'shrug', not exit or report", {"on_stuck": "shrug"}),
         ("call_timeout=None isn't a positive time in seconds", {"call_timeout": None}),
         ("call_timeout=inf isn't a positive time in seconds", {"call_timeout": float("inf")}),

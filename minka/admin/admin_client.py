@@ -235,9 +235,9 @@ class Admin:
                 )
 
     def split(self, keyspace: str, keys: Sequence[bytes], *, reason: str = "", queue: bool = False) -> Operation | None:
-        """Let new partitions of a keyspace by ranges begin at these keys, in any order. Returns None if partitions begin
-        at all of these keys already. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES, EMPTY_SPLIT_POINT, DUPLICATE_SPLIT_POINT,
-        TOO_LARGE, OPERATION_RUNNING.
+        """Let new partitions of a keyspace by ranges begin at these keys, in any order. Returns None if partitions
+        begin at all of these keys already. Raises UNKNOWN_KEYSPACE, NOT_BY_RANGES, EMPTY_SPLIT_POINT,
+        DUPLICATE_SPLIT_POINT, TOO_LARGE, OPERATION_RUNNING.
         """
         started = self.control.split(keyspace, keys, self._requester, reason, queue=queue)
         return operation_of(started) if started is not None else None

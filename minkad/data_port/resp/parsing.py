@@ -19,7 +19,6 @@ _LARGE: Final = re.compile(rb"[*~>%|][0-9]{7}")
 _LARGE_IN_NEXT_LINE: Final = re.compile(rb"\n[*~>%|][0-9]{7}")  # begins with a certain byte, so the search is faster
 _CUT_OFF: Final = re.compile(rb"[*~>%|][0-9]{0,6}\Z")
 _CUT_OFF_BYTES: Final = 7
-_LONG_WORD: Final = re.compile(rb"\n\$[0-9]{8,}\r\n")  # perhaps the length of a word over the limit, perhaps in a value
 _PIECE_BYTES: Final = 1024
 _TRIES: Final = 16  # ends of lines at which an array may end
 _TAIL_BYTES: Final = 64
@@ -38,7 +37,6 @@ class Parser:
         self._held = b""  # the beginning of a header, or of an inline command
         self._is_inside = False  # hiredis's input ends inside of a command
         self._tail = b""  # the last bytes of hiredis's input, if it ends inside of a command
-        self._is_whole = False  # the tail is this command's input so far
 
     @property
     def held(self) -> int:
@@ -128,7 +126,6 @@ class Parser:
             if at < 0:
                 raise
             return at
-        self._check_lengths(data, commands, first, empties or [])
         is_all = len(data) >= _TAIL_BYTES or not self._is_inside
         self._tail = data[-_TAIL_BYTES:] if is_all else (self._tail + data)[-_TAIL_BYTES:]
         self._is_inside = True
@@ -140,29 +137,6 @@ class Parser:
         if self.partial > MAX_COMMAND_BYTES:
             raise RespError("ERR Protocol error: invalid bulk length")
         return -1
-
-    def _check_lengths(
-        self, data: bytes, commands: list[Command], first: int, empties: list[tuple[int, bytes]]
-    ) -> None:
-        """Raises RespError if the command in which `data` ends announces a word over the limit: otherwise a client
-        would learn of its mistake only after it has sent so much. Such a word isn't found if the command began in
-        earlier input of which the tail has only a part.
-        """
-        is_alone = len(commands) == first and not empties  # the data has a part of one command only
-        if not self._is_inside:
-            begun = data
-        elif self._is_whole and is_alone:
-            begun = self._tail + data
-        else:
-            self._is_whole = False
-            return
-        self._is_whole = is_alone and len(begun) <= _TAIL_BYTES
-        if _LONG_WORD.search(begun) is None:
-            return
-        if not is_alone:
-            begun = data[sum(map(len, _encoded(commands, first, empties))) :]
-        if _has_too_long_word(begun):
-            raise RespError("ERR Protocol error: invalid bulk length")
 
     def _take_inline(self, data: bytes, commands: list[Command]) -> bytes:
         """Take the lines at the beginning. Returns the rest, which is empty or begins with an array."""
@@ -178,17 +152,6 @@ class Parser:
                 commands.append(words)
             start = end + 1
         return data[start:]
-
-
-def _has_too_long_word(array: bytes) -> bool:
-    """True if a word in this beginning of an array, which hiredis accepts, is longer than a command may be."""
-    at = array.find(b"\n") + 1
-    while array[at : at + 1] == b"$" and (end := array.find(b"\r\n", at)) >= 0:
-        length = int(array[at + 1 : end])
-        if not 0 <= length <= MAX_COMMAND_BYTES:
-            return True
-        at = end + 2 + length + 2
-    return False
 
 
 def _encoded(commands: list[Command], first: int, empties: list[tuple[int, bytes]]) -> list[bytes]:

@@ -4,7 +4,7 @@ says what was given and what is allowed.
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar
 
 from minka.engine.grpc_calls import clipped
 from minka.errors import Code, MinkaError
@@ -19,7 +19,7 @@ def invalid(message: str) -> MinkaError:
     return MinkaError(Code.INVALID_ARGUMENT, message)
 
 
-def is_number(given: Any) -> bool:
+def is_number(given: Any) -> TypeGuard[float]:
     """True for an int or a float. A bool is an int in Python, but here it isn't a number: `timeout=True` is a mistake,
     not one second.
     """

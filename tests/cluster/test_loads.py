@@ -221,20 +221,22 @@ def test_a_node_joins_in_sync_sets_after_it_has_the_files(cluster: LocalCluster,
         files = upload(client, load, "hashed", rows, tmp_path)
         client.commit(load, files)
         client.wait(load.id)
-        pause.touch()
-        spec.write_text(f"spool.keep.before=pause:{pause}\n")
-        cluster.restart("cyrene")
-        eventually("cyrene fetches a file", (tmp_path / "pause.reached").exists)
         loaded = {file.partition_id for file in files}
         rest = {row.id for row in control.status().table.partitions} - loaded
 
         def joined() -> set[int]:
             return {row.id for row in control.status().table.partitions if "cyrene" in row.isr}
 
-        eventually("cyrene has joined all others", lambda: rest <= joined())
-        assert not loaded & joined()
-        pause.unlink()
-        spec.unlink()
+        pause.touch()
+        spec.write_text(f"spool.keep.before=pause:{pause}\n")
+        try:
+            cluster.restart("cyrene")
+            eventually("cyrene fetches a file", (tmp_path / "pause.reached").exists)
+            eventually("cyrene has joined all others", lambda: rest <= joined())
+            assert not loaded & joined()
+        finally:
+            pause.unlink()
+            spec.unlink()
         wait_settled(control, live=3)
         same_everywhere(control, cluster)
 

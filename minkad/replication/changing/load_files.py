@@ -21,7 +21,8 @@ from minkad.replication.surroundings import LoadSources, Surroundings
 
 log: Final = logging.getLogger(__name__)
 
-_PULLS_AT_ONCE: Final = 4  # by one node
+_PULLS_AT_ONCE: Final = 64  # by one node
+_WAIT_SECONDS: Final = 1.0  # then others pull; the node goes on fetching the file, and the leader asks again later
 _WITHOUT_MARK: Final = (LoadState.LOAD_STATE_STAGING, LoadState.LOAD_STATE_ABORTED)
 
 
@@ -59,8 +60,10 @@ class LoadFiles:
         node_id = instruction.progress.node_id
         try:
             for number, file in files:
-                async with self._slots[node_id]:
+                async with self._slots[node_id], asyncio.timeout(_WAIT_SECONDS):
                     await sources.pull(node_id, PullFileRequest(load_number=number, file=file))
+        except TimeoutError:
+            self._brought(instruction, has_all=False)
         except MinkaError as error:
             names = {"node": node_id, "partition": instruction.progress.state.id, "reason": str(error)}
             log.info("a node can't join an in-sync set before it has the files of loads", extra=names)

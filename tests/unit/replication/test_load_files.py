@@ -10,6 +10,7 @@ from minka.errors import Code, MinkaError
 from minka.v1.load_api_pb2 import PullFileRequest
 from minka.v1.loads_pb2 import Load, LoadFile, LoadState
 from minkad.core.replication.instructions import BringLoadFiles
+from minkad.replication.changing import load_files as module
 from minkad.replication.changing.load_files import LoadFiles
 from tests.unit.client.asking import until
 
@@ -70,6 +71,16 @@ async def test_a_file_that_can_not_be_had_is_reported() -> None:
     leader.bring()
     await until(lambda: bool(leader.brought))
     assert leader.brought == [(12, False)]
+
+
+async def test_a_file_that_takes_long_holds_up_no_other_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_WAIT_SECONDS", 0.05)
+    leader = Leader((3, "one"))
+    leader.may.clear()
+    for _ in range(2 * module._PULLS_AT_ONCE):
+        leader.bring()
+    await until(lambda: len(leader.brought) == 2 * module._PULLS_AT_ONCE)
+    assert set(leader.brought) == {(12, False)}
 
 
 async def test_the_end_of_the_node_gives_the_pulls_up() -> None:

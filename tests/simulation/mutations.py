@@ -290,7 +290,6 @@ MUTATIONS = (
     Mutation("count a shard's clearance from the receipt", "duties", duties.count_from_receipt),
     Mutation("release duties only when the clearance has ended", "duties", duties.release_too_late),
     Mutation("don't repeat a lost report", "duties", duties.report_once),
-    Mutation("a fenced shard comes back as the same process", "duties", duties.same_incarnation),
     Mutation("commit a load piece by piece", "loads", loads.commit_in_pieces),
     Mutation("take in a load again", "loads", loads.take_in_again),
     Mutation("forget loads that haven't ended", "loads", loads.forget_open_loads),

@@ -212,15 +212,3 @@ def release_too_late() -> Sequence[Patch]:
 def report_once() -> Sequence[Patch]:
     """The shard doesn't repeat reports that it sent on a broken session."""
     return [(Reports, "again", lambda _: None)]
-
-
-def same_incarnation() -> Sequence[Patch]:
-    """A process that the cluster considered dead comes back with the same incarnation."""
-    original = ShardMachine._renew
-
-    def renew(self: ShardMachine) -> None:
-        was = self.shard.incarnation
-        original(self)
-        self.shard.incarnation = was
-
-    return [(ShardMachine, "_renew", renew)]

@@ -70,7 +70,6 @@ class ActiveController(Deciding):
         self._clocks_ms: int | None = None  # see NodeReports.clocks_of_most
         self._acknowledgements = Acknowledgements(self._record_answers)
         self.outboxes = Outboxes(committed, term, update_replicas, self._acknowledgements.add, jitter, self.fail)
-        self.confirmed_at = float("-inf")  # the last time at which a quorum is known to have followed this leader
         self._committed = committed
         self._before_tick = before_tick
         self._hand_over = hand_over  # called with the reason, repeatedly, while this node serves nothing
@@ -105,7 +104,7 @@ class ActiveController(Deciding):
 
     def close(self) -> None:
         """This node is no longer the leader."""
-        self._is_closed = True
+        super().close()
         self.shards.close()
         for task in (*self._tasks, self._judging):
             if task is not None:
@@ -213,7 +212,7 @@ class ActiveController(Deciding):
             is_due = now - asked_at >= CONFIRM_INTERVAL_S - TICK / 2
             if is_due or self.detector.hears_nothing_of_some(self._others(), now):
                 asked_at = now
-                self._log.confirm_leadership(now, self._confirmed)
+                self._ask_quorum()
             await asyncio.sleep(TICK)
 
     async def _tick(self) -> None:
@@ -233,7 +232,7 @@ class ActiveController(Deciding):
         """A quorum has confirmed that this node led at `asked_at`, so heartbeats could reach it until then. Fail the
         nodes that were silent until then.
         """
-        self.confirmed_at = max(self.confirmed_at, asked_at)
+        super()._confirmed(asked_at)
         self._judge_soon()
         self.shards.judge()
 

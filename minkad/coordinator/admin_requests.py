@@ -60,7 +60,7 @@ class AdminRequests(ControllerRequests):
 
     async def plan_reassign(self, request: PlanReassignRequest) -> Plan:
         """Make a plan; changes nothing."""
-        plan, _ = await self._plan(self._coordinator.controller(), request)
+        plan, _ = await self._plan(await self._coordinator.up_to_date(), request)
         return plan
 
     async def _plan(self, controller: ActiveController, request: PlanReassignRequest) -> tuple[Plan, dict[int, int]]:
@@ -80,7 +80,7 @@ class AdminRequests(ControllerRequests):
         """Begin an operation that makes preferred leaders lead, if there is anything to do. The response names the
         partitions that the operation leaves out, with the reasons. An unclean election is done at once.
         """
-        controller = self._coordinator.controller()
+        controller = await self._coordinator.up_to_date()
         if request.HasField("unclean"):
             await self._elect_unclean(request)
             return ElectLeadersResponse()

@@ -244,6 +244,15 @@ class Coordinator:
             leader_address=leader.address,
         )
 
+    async def up_to_date(self) -> ActiveController:
+        """The active controller on this node, once the state has all that was committed before the call. For answers
+        on which people and programs act: a former leader may not know yet that there is another one. Raises
+        NOT_CONTROLLER, NO_CONTROLLER.
+        """
+        controller = self.controller()
+        await controller.up_to_date()
+        return controller
+
     def leader(self) -> Node | None:
         """The node that leads the Raft group, as far as this node knows."""
         return self.node_with(self.driver.raw.basic_status().leader_id)

@@ -7,6 +7,7 @@ Kafka's QuorumController.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
@@ -61,6 +62,8 @@ class Deciding(ABC):
         self._now = now
         self._turn = asyncio.Lock()  # held by the caller that changes the table
         self._last_proposal: asyncio.Future[None] | None = None  # when it is done, all earlier ones are, too
+        self.confirmed_at = float("-inf")  # the last time at which a quorum is known to have followed this leader
+        self._unconfirmed: deque[tuple[float, asyncio.Future[None]]] = deque()  # who waits, and since when
         # due: a timer is set for a look for next steps; missed: no look happened, since another caller had the turn
         self._schedule_due = self._schedule_missed = False
         self._schedule_from = float("-inf")  # no look for next steps before this time
@@ -86,30 +89,63 @@ class Deciding(ABC):
         command. `decided` is called in the same turn, with the last proposal.
 
         If the caller is cancelled, a command that waits for its turn isn't performed; a command that has begun is
-        finished. A command that changes nothing waits for the last proposal, since the records in it may be the reason.
-        A refusal waits as well, because it may carry rows: a leader that acted on a row that is never recorded would
-        acknowledge writes that the next leader lacks.
+        finished. A refusal, and an answer without records, wait for `up_to_date`: the rows that led to them may never
+        be recorded, or another leader may have replaced them already. For example, a leader that acted on a row in a
+        refusal, which is never recorded, would acknowledge writes that the next leader lacks.
         """
-        answer, proposal = None, None
         try:
             async with self._turn:
-                if (due := command()) is not None:
+                before, due, answer = self._last_proposal, command(), None
+                if due is not None:
                     answer = await _finished(self._perform(due, decided))
-                    proposal = self._last_proposal
+                proposal = self._last_proposal
             self._schedule_if_missed()
         except MinkaError:
-            await self.all_recorded()
+            await self.up_to_date()
             raise
         if logged:
             await self._log.logged_by([self._raft_id])
-        elif proposal is not None:
+        elif proposal is not None and proposal is not before:
             await asyncio.shield(proposal)
+        elif due is not None:
+            await self.up_to_date()
         return answer
 
-    async def all_recorded(self) -> None:
-        """Wait until everything decided so far is committed. Raises the error of the last proposal."""
+    async def up_to_date(self) -> None:
+        """Wait until the committed state has all that was committed before the call, by any leader, and all that was
+        decided here. Raises NOT_CONTROLLER, and the error of the last proposal.
+        """
+        self._check_active()
+        confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unconfirmed.append((self._now(), confirmed))
+        if len(self._unconfirmed) == 1:
+            self._ask_quorum()
         if self._last_proposal is not None:
             await asyncio.shield(self._last_proposal)
+        await confirmed
+        self._check_active()
+
+    def _ask_quorum(self) -> None:
+        self._log.confirm_leadership(self._now(), self._confirmed)
+
+    def _confirmed(self, asked_at: float) -> None:
+        """A quorum has confirmed that this node led at `asked_at`."""
+        self.confirmed_at = max(self.confirmed_at, asked_at)
+        while self._unconfirmed and self._unconfirmed[0][0] <= asked_at:
+            self._end_wait()
+        if self._unconfirmed:
+            self._ask_quorum()
+
+    def _end_wait(self) -> None:
+        _, confirmed = self._unconfirmed.popleft()
+        if not confirmed.done():
+            confirmed.set_result(None)
+
+    def close(self) -> None:
+        """This node is no longer the leader."""
+        self._is_closed = True
+        while self._unconfirmed:
+            self._end_wait()
 
     async def _perform(
         self, command: Command, decided: Callable[[asyncio.Future[None] | None], None] = lambda _: None

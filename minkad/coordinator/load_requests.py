@@ -15,7 +15,7 @@ class LoadRequests(ControllerRequests):
 
     async def get_loads(self, request: GetLoadsRequest) -> GetLoadsResponse:
         """The loads with these ids, or all, the newest first, with the reasons why they wait."""
-        active, state = self._coordinator.controller(), self._coordinator.state
+        active, state = await self._coordinator.up_to_date(), self._coordinator.state
         loads = [load_with(state, load_id) for load_id in request.load_ids] or list(state.loads.rows.values())
         response = GetLoadsResponse(loads=sorted(loads, key=lambda load: -load.number), now_ms=unix_ms())
         waiting = {(part.load_number, part.partition_id): part.reason for part in active.reports.waiting_parts()}

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from minka.errors import MinkaError
 from minka.v1.admin_pb2 import CreateKeyspaceResponse
 from minkad.coordinator.active_controller import ActiveController
 from minkad.core.controller.keyspaces import CreateKeyspace, Creation
@@ -14,7 +15,11 @@ async def created(controller: ActiveController, command: CreateKeyspace) -> Crea
     """
     limit, low_disks = controller.settings.max_replicas_per_node, controller.reports.low_disks()
     command = replace(command, max_replicas_per_node=limit, low_disks=low_disks)
-    creation = Creation(controller.decided, command)
+    try:
+        creation = Creation(controller.decided, command)
+    except MinkaError:
+        await controller.up_to_date()
+        raise
     for _ in creation.prepare():
         await turn()
     response: CreateKeyspaceResponse = await controller.run(replace(command, creation=creation))

@@ -217,7 +217,7 @@ class AdminService(AdminServicer):
 
     async def GetDrainStatus(self, request: GetDrainStatusRequest, context: _Context) -> GetDrainStatusResponse:
         """The drain as the active controller sees it."""
-        self._coordinator.controller()
+        await self._coordinator.up_to_date()
         state = self._coordinator.state  # the recorded state, since somebody may stop the node after this
         node = state.nodes.get(request.node)
         if node is None:
@@ -238,7 +238,7 @@ class AdminService(AdminServicer):
 
     async def GetSplitBlockers(self, request: GetSplitBlockersRequest, context: _Context) -> GetSplitBlockersResponse:
         """The obstacles that keep splits from beginning, as the active controller decides."""
-        self._coordinator.controller()
+        await self._coordinator.up_to_date()
         return split_blockers(self._coordinator.state, request.partition_id)
 
     async def TransferLeadership(

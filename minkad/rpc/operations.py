@@ -29,7 +29,7 @@ async def get_operations(coordinator: Coordinator, request: GetOperationsRequest
     ids = list(request.ids) or newest
     for operation_id in ids:
         if operation_id not in state.operations:
-            coordinator.controller()
+            await coordinator.up_to_date()
             raise MinkaError(Code.UNKNOWN_OPERATION, f"there is no operation {operation_id}")
     operations = [state.operations[i] for i in ids]
     runs = [o for o in operations if o.state in OPERATIONS_UNENDED] if active else []

@@ -108,14 +108,14 @@ class DutyClients:
     # Requests
 
     def _doors(self) -> tuple[Process, ShardDoors] | None:
-        """Return a process to ask, most often the active controller's, with its services for duties; None if no process
-        can be asked.
+        """Return a process to ask, with its services for duties: the newest active controller's, or one that may be
+        deposed and doesn't know it yet; None if no process can be asked.
         """
         world, processes = self._world, self._world.processes()
-        active = world.active()
-        process = active if active is not None and self._rng.random() < 0.9 else None
+        active = [process for process in processes if process.coordinator.active is not None]
+        process = world.active() if self._rng.random() < 0.7 else None
         if process is None and processes:
-            process = self._rng.choice(processes)
+            process = self._rng.choice([*active, *processes])
         if process is None or world.now < process.machine.stopped_until:
             return None
         assert process.doors is not None
@@ -168,7 +168,7 @@ class DutyClients:
         self._world.after(self._rng.expovariate(1 / self._pause), self._next)
         changes = (self._create, self._create, self._update, self._delete, self._pin)
         people = (self._rebalance, self._rebalance, self._pause_operation, self._cancel, self._look)
-        others = (self._change_pallet, self._delete_pallet, *people)
+        others = (self._change_pallet, self._delete_pallet, self._read, self._read, *people)
         self._rng.choice(changes if self._rng.random() < 0.7 else others)()
 
     # Duties
@@ -254,6 +254,36 @@ class DutyClients:
             self._ask(lambda process, to: self._ask_change(process, to, request), told)
 
         ask()
+
+    def _read(self) -> None:
+        """Read a duty that nobody changes: even a controller that is deposed and doesn't know it yet must not answer
+        with an older state.
+        """
+        names = [name for name in self._names if name not in self._busy and not self._specs[name].lazy]
+        if not names:
+            return
+        name = self._rng.choice(names)
+        expected = self._expected[name]
+
+        async def read(process: Process, to: ShardDoors) -> None:
+            request = GetDutiesRequest(names=[DutyName(pallet=name[0], id=name[1])])
+            try:
+                (status,) = (await to.duty_requests.get_duties(request)).duties
+            except MinkaError as error:
+                if error.code is not Code.UNKNOWN_DUTY:
+                    raise
+                found = NOTHING
+            else:
+                found = status.duty.payload_id
+            is_unchanged = name not in self._busy and self._expected[name] is expected
+            if process.alive and is_unchanged and found not in expected:
+                raise Violation(
+                    "a read is not stale",
+                    f"{'/'.join(name)}: {process.machine.id} answered {found.hex() or 'that it does not exist'}; "
+                    f"it must be one of {sorted(one.hex() for one in expected)}",
+                )
+
+        self._ask(read)
 
     async def _ask_change(self, process: Process, to: ShardDoors, request: ChangeDutiesRequest) -> None:
         level = request.consistency

@@ -285,6 +285,7 @@ MUTATIONS = (
     Mutation("give away a kept duty within the grace", "duties", duties.no_grace),
     Mutation("delete a duty before it is released", "duties", duties.delete_before_release),
     Mutation("a snapshot forgets which epochs were given", "duties", duties.forget_next_epoch),
+    Mutation("answer without a quorum's word who leads", "duties", duties.answer_without_quorum),
     Mutation("acknowledge a change before all voters have it", "duties", duties.acknowledge_before_all_voters),
     Mutation("a lagging node instructs shards", "duties", duties.lagging_nodes),
     Mutation("count a shard's clearance from the receipt", "duties", duties.count_from_receipt),

@@ -1,5 +1,6 @@
 """Bugs in the assignment of duties: in the controller, in the sessions of nodes, and in the SDK."""
 
+import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from minka.duties._reports import Reports
 from minka.v1.duties_pb2 import AssignmentsChanged, AssignmentState, Shard
 from minka.v1.records_pb2 import Record
 from minka.v1.shards_pb2 import Holding, ShardGrant, ShardHeartbeatsRequest, ShardHeartbeatsResponse
+from minkad.coordinator.deciding import Deciding
 from minkad.core.duties.control import distribution, duty_changes, duty_mover, duty_rows, reports
 from minkad.core.state import Assignment, DutyState
 from minkad.duties.control.duty_requests import DutyRequests
@@ -32,6 +34,16 @@ def acknowledge_before_all_voters() -> Sequence[Patch]:
         pass
 
     return [(DutyRequests, "_confirmed_by", confirmed_by)]
+
+
+def answer_without_quorum() -> Sequence[Patch]:
+    """Refusals and reads wait for earlier proposals, but not until a quorum has confirmed that this node leads."""
+
+    async def up_to_date(self: Deciding) -> None:
+        if self._last_proposal is not None:
+            await asyncio.shield(self._last_proposal)
+
+    return [(Deciding, "up_to_date", up_to_date)]
 
 
 def fail_late_shards() -> Sequence[Patch]:

@@ -228,10 +228,10 @@ def ignore_dead_data_ports() -> Sequence[Patch]:
 
 
 def refuse_before_recorded() -> Sequence[Patch]:
-    async def all_recorded(self: Deciding) -> None:
+    async def up_to_date(self: Deciding) -> None:
         pass
 
-    return [(Deciding, "all_recorded", all_recorded)]
+    return [(Deciding, "up_to_date", up_to_date)]
 
 
 def election_without_epoch() -> Sequence[Patch]:

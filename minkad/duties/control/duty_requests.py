@@ -109,9 +109,7 @@ class DutyRequests(ControllerRequests):
         """The controller, and the table with everything decided before the call: waits for entries that only the
         leader's log has.
         """
-        controller = self._coordinator.controller()
-        await controller.all_recorded()
-        return controller, self._coordinator.state
+        return await self._coordinator.up_to_date(), self._coordinator.state
 
     async def get_pallets(self, request: GetPalletsRequest) -> GetPalletsResponse:
         """The pallets with these ids, or all. Raises UNKNOWN_PALLET."""
@@ -211,11 +209,11 @@ class DutyRequests(ControllerRequests):
 
     async def plan_rebalance(self, request: PlanRebalanceRequest) -> Plan:
         """Plan the moves of a pallet's balancer; changes nothing. Raises UNKNOWN_PALLET."""
-        return await self._coordinator.controller().shards.plan(request)
+        return await (await self._coordinator.up_to_date()).shards.plan(request)
 
     async def compare_pallet(self, request: ComparePalletRequest) -> ComparePalletResponse:
         """Compare the balancers' results for a pallet; changes nothing. Raises UNKNOWN_PALLET."""
-        shards = self._coordinator.controller().shards
+        shards = (await self._coordinator.up_to_date()).shards
         state = shards.for_planning()
         response: ComparePalletResponse = await shards.in_thread(compare_pallet, state, request.pallet, unix_ms())
         return response

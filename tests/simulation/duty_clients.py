@@ -274,7 +274,7 @@ class DutyClients:
                     raise
                 found = NOTHING
             else:
-                found = status.duty.payload_id
+                found = NOTHING if status.duty.deleting else status.duty.payload_id
             is_unchanged = name not in self._busy and self._expected[name] is expected
             if process.alive and is_unchanged and found not in expected:
                 raise Violation(

@@ -121,10 +121,12 @@ def test_words_of_unknown_age_do_not_count() -> None:
 
 def test_a_late_heartbeat_of_a_former_stream_does_not_replace_newer_words() -> None:
     judge = Judge(nodes("abc"))
-    late = [judge.words("a", watcher) for watcher in "bc"]
-    judge.say("", "bc")
-    for request in late:
-        judge.judge.note(request, judge.now)
+    for watcher in "bc":
+        judge.judge.note(judge.words("", watcher), judge.now)
+        late, newer = judge.words("a", watcher), judge.words("", watcher)
+        newer.answered_sequence = late.answered_sequence
+        judge.judge.note(newer, judge.now)
+        judge.judge.note(late, judge.now)
     judge.turn(0.0)
     assert judge.withheld() == ""
 

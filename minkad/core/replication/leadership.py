@@ -156,7 +156,6 @@ class Leader:
         """The stream to a follower broke, perhaps with messages: the leader probes the follower on the next stream."""
         self._stir()
         progress.error, progress.fell_behind = reason, False
-        progress.load_files_end = -1  # the node may come back without its files
         self.state.retention.late(progress.node_id)
         self._probe(progress)
         self._matched(progress, now)
@@ -304,6 +303,7 @@ class Leader:
             self._send(progress)
 
     def _probe(self, progress: Progress) -> None:
+        progress.load_files_end = -1  # perhaps the node has lost its files meanwhile
         progress.probe()
         self._send(progress)
 

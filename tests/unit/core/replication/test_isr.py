@@ -153,6 +153,17 @@ def test_a_follower_that_comes_back_is_asked_for_the_files_again() -> None:
     assert bring(bench, replica) == [instruction]
 
 
+def test_after_skipped_rows_a_follower_is_asked_for_the_files_again() -> None:
+    """One of these rows may have removed the follower, and so its files, and a later one may have added it again."""
+    bench, replica = led()
+    (instruction,) = bring(bench, replica)
+    bench.view.low.add("byzantium")  # so it doesn't join yet
+    bench.node.load_files_brought(instruction.progress, instruction.log_end, bench.now, has_all=True)
+    bench.view.low.clear()
+    bench.adopt(replica, partition_epoch=replica.row.partition_epoch + 2)
+    assert bring(bench, replica) == [instruction]
+
+
 def test_a_load_is_marked_only_once_all_that_may_be_in_sync_have_its_file() -> None:
     bench, _ = led(isr=("athens", "cyrene"))
     with pytest.raises(AssertionError, match="have the file"):

@@ -473,7 +473,7 @@ class Leader:
             self._joining.add(node)
             self.recount()
         has_all = progress.matched >= max(state.high_watermark, state.ready_at)
-        if has_all and self.proposed is None and not state.gate.is_closed:
+        if has_all and self.proposed is None and not state.gate.is_closed and self._has_load_files(progress):
             self._propose([*state.row.isr, node])
 
     def _has_load_files(self, progress: Progress) -> bool:
@@ -498,6 +498,7 @@ class Leader:
             self._consider(progress, now)
         else:
             self._held[progress.node_id] = now + self._shared.settings.longest_backoff
+            self._stop_joining(progress.node_id)
 
     def load_marked(self, number: int, offset: int, have: Collection[str]) -> None:
         """The mark of the load `number` is in the log. The nodes in `have` have its file."""

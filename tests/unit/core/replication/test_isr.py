@@ -164,6 +164,22 @@ def test_after_skipped_rows_a_follower_is_asked_for_the_files_again() -> None:
     assert bring(bench, replica) == [instruction]
 
 
+def test_a_follower_that_is_about_to_join_is_asked_for_the_files_again_once_it_comes_back() -> None:
+    bench, replica = led()
+    bench.align(replica, "cyrene")  # it is proposed, so the leader proposes nothing else
+    (instruction,) = bring(bench, replica)
+    bench.node.load_files_brought(instruction.progress, instruction.log_end, bench.now, has_all=True)
+    assert "byzantium" in leader_of(replica).may_be_in_sync()
+    bench.node.follower_lost(instruction.progress, "it restarts", bench.now)
+    bench.align(replica, "byzantium")
+    bench.adopt(replica, isr=["athens", "cyrene"])
+    bench.take_all()
+    bench.node.check(1, bench.now, stalled=False, nodes_changed=False)
+    assert bench.take_all() == [instruction]
+    bench.node.load_files_brought(instruction.progress, instruction.log_end, bench.now, has_all=False)
+    assert "byzantium" not in leader_of(replica).may_be_in_sync()
+
+
 def test_a_load_is_marked_only_once_all_that_may_be_in_sync_have_its_file() -> None:
     bench, _ = led(isr=("athens", "cyrene"))
     with pytest.raises(AssertionError, match="have the file"):

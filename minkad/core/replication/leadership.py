@@ -48,6 +48,7 @@ class Leader:
         self.counted: Sequence[Progress] = ()  # the followers that the high watermark waits for: a part of `progress`
         self.marked_loads: set[int] = set()  # by number: loads whose marks this leadership has appended
         self._newest_load_mark = 0  # the offset of the newest of these marks
+        self._bringing: dict[str, BringLoadFiles] = {}  # by follower: what the shell carries out for it
         self.marked_split = 0  # the child for whose split this leadership has appended a marker
         self._shared = shared
         self._checkpoints = Checkpoints(shared)
@@ -288,6 +289,7 @@ class Leader:
             self._shared.outbox.append(CancelCheckpoint(progress))
         self._joining.discard(node)
         self._usable.discard(node)
+        self._bringing.pop(node, None)
         del self._caught_up[node]
         progress.wait_for_checkpoint()
         self.state.retention.release(node)
@@ -303,7 +305,9 @@ class Leader:
             self._send(progress)
 
     def _probe(self, progress: Progress) -> None:
-        progress.load_files_end = -1  # perhaps the node has lost its files meanwhile
+        # Perhaps the node has lost its files meanwhile.
+        progress.load_files_end = -1
+        self._bringing.pop(progress.node_id, None)
         progress.probe()
         self._send(progress)
 
@@ -482,19 +486,20 @@ class Leader:
         """
         if self.state.id not in self._shared.with_load_files or progress.load_files_end >= self._newest_load_mark:
             return True
-        if not progress.is_bringing_load_files:
-            progress.is_bringing_load_files = True
-            self._shared.outbox.append(BringLoadFiles(progress, self.state.log.end))
+        if progress.node_id not in self._bringing:
+            self._bringing[progress.node_id] = BringLoadFiles(progress, self.state.log.end)
+            self._shared.outbox.append(self._bringing[progress.node_id])
         return False
 
-    def load_files_brought(self, progress: Progress, log_end: int, now: float, *, has_all: bool) -> None:
-        """The follower has the files of the loads with marks up to `log_end`, or (without `has_all`) can't get them."""
-        if self.progress.get(progress.node_id) is not progress:
+    def load_files_brought(self, instruction: BringLoadFiles, now: float, *, has_all: bool) -> None:
+        """See `Node.load_files_brought`. An answer from before the last probe may be about files that are gone."""
+        progress = instruction.progress
+        if self._bringing.get(progress.node_id) is not instruction:
             return
-        progress.is_bringing_load_files = False
+        del self._bringing[progress.node_id]
         self._stir()
         if has_all:
-            progress.load_files_end = log_end
+            progress.load_files_end = instruction.log_end
             self._consider(progress, now)
         else:
             self._held[progress.node_id] = now + self._shared.settings.longest_backoff

@@ -41,8 +41,8 @@ class Leader:
         if self.error is not None:
             raise self.error
 
-    def load_files_brought(self, _progress: object, log_end: int, _now: float, *, has_all: bool) -> None:
-        self.brought.append((log_end, has_all))
+    def load_files_brought(self, instruction: BringLoadFiles, _now: float, *, has_all: bool) -> None:
+        self.brought.append((instruction.log_end, has_all))
 
     def bring(self, partition_id: int = 7) -> None:
         progress: Any = SimpleNamespace(node_id="byzantium", state=SimpleNamespace(id=partition_id))

@@ -47,8 +47,8 @@ class Leader:
         self.progress: dict[str, Progress] = {}  # by node, for all other replicas
         self.counted: Sequence[Progress] = ()  # the followers that the high watermark waits for: a part of `progress`
         self.marked_loads: set[int] = set()  # by number: loads whose marks this leadership has appended
-        self._newest_load_mark = 0  # the offset of the newest of these marks
-        self._bringing: dict[str, BringLoadFiles] = {}  # by follower: what the shell carries out for it
+        self._with_load_files: set[str] = set()  # followers that have the files of all loads with marks in the log
+        self._bringing: dict[str, BringLoadFiles] = {}  # by follower: the instruction whose answer counts
         self.marked_split = 0  # the child for whose split this leadership has appended a marker
         self._shared = shared
         self._checkpoints = Checkpoints(shared)
@@ -289,7 +289,7 @@ class Leader:
             self._shared.outbox.append(CancelCheckpoint(progress))
         self._joining.discard(node)
         self._usable.discard(node)
-        self._bringing.pop(node, None)
+        self._forget_load_files(node)
         del self._caught_up[node]
         progress.wait_for_checkpoint()
         self.state.retention.release(node)
@@ -305,9 +305,7 @@ class Leader:
             self._send(progress)
 
     def _probe(self, progress: Progress) -> None:
-        # Perhaps the node has lost its files meanwhile.
-        progress.load_files_end = -1
-        self._bringing.pop(progress.node_id, None)
+        self._forget_load_files(progress.node_id)  # perhaps the node has lost them meanwhile
         progress.probe()
         self._send(progress)
 
@@ -484,34 +482,37 @@ class Leader:
         """True if the follower has the files of all loads whose marks are in the log. Otherwise, have them brought: if
         the follower led without a file, and the nodes with the file were gone, it could never take the load in.
         """
-        if self.state.id not in self._shared.with_load_files or progress.load_files_end >= self._newest_load_mark:
+        node = progress.node_id
+        if self.state.id not in self._shared.with_load_files or node in self._with_load_files:
             return True
-        if progress.node_id not in self._bringing:
-            self._bringing[progress.node_id] = BringLoadFiles(progress, self.state.log.end)
-            self._shared.outbox.append(self._bringing[progress.node_id])
+        if node not in self._bringing:
+            self._bringing[node] = BringLoadFiles(progress)
+            self._shared.outbox.append(self._bringing[node])
         return False
 
     def load_files_brought(self, instruction: BringLoadFiles, now: float, *, has_all: bool) -> None:
-        """See `Node.load_files_brought`. An answer from before the last probe may be about files that are gone."""
+        """See `Node.load_files_brought`. An answer from before the last probe or mark doesn't count."""
         progress = instruction.progress
         if self._bringing.get(progress.node_id) is not instruction:
             return
         del self._bringing[progress.node_id]
         self._stir()
         if has_all:
-            progress.load_files_end = instruction.log_end
+            self._with_load_files.add(progress.node_id)
             self._consider(progress, now)
         else:
             self._held[progress.node_id] = now + self._shared.settings.longest_backoff
             self._stop_joining(progress.node_id)
 
-    def load_marked(self, number: int, offset: int, have: Collection[str]) -> None:
+    def load_marked(self, number: int, have: Collection[str]) -> None:
         """The mark of the load `number` is in the log. The nodes in `have` have its file."""
         self.marked_loads.add(number)
-        for node, progress in self.progress.items():
-            if node in have and progress.load_files_end >= self._newest_load_mark:
-                progress.load_files_end = offset
-        self._newest_load_mark = offset
+        self._with_load_files.intersection_update(have)
+        self._bringing.clear()
+
+    def _forget_load_files(self, node: str) -> None:
+        self._with_load_files.discard(node)
+        self._bringing.pop(node, None)
 
     def _may_precede_split(self) -> bool:
         """True if a node that joins now might be unable to make the child of a split: for that, the node needs a copy

@@ -1,6 +1,6 @@
 """One replica's leadership at one leader_epoch: its followers, the in-sync set, and the hand-over."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from minka.cluster.in_sync import eligible_replicas, has_everything
@@ -22,6 +22,7 @@ from minkad.core.replication.instructions import (
     StopSending,
     WakeAt,
 )
+from minkad.core.replication.load_marks import LoadMarks
 from minkad.core.replication.peer_messages import Ack, Standing
 from minkad.core.replication.replica_state import Copy, ReplicaState
 from minkad.core.replication.shared_state import SharedState
@@ -46,9 +47,7 @@ class Leader:
         self.proposed: IsrProposal | None = None  # at most one at a time, until its outcome is known
         self.progress: dict[str, Progress] = {}  # by node, for all other replicas
         self.counted: Sequence[Progress] = ()  # the followers that the high watermark waits for: a part of `progress`
-        self.marked_loads: set[int] = set()  # by number: loads whose marks this leadership has appended
-        self._with_load_files: set[str] = set()  # followers that have the files of all loads with marks in the log
-        self._bringing: dict[str, BringLoadFiles] = {}  # by follower: the instruction whose answer counts
+        self.load_marks = LoadMarks(shared)
         self.marked_split = 0  # the child for whose split this leadership has appended a marker
         self._shared = shared
         self._checkpoints = Checkpoints(shared)
@@ -289,7 +288,7 @@ class Leader:
             self._shared.outbox.append(CancelCheckpoint(progress))
         self._joining.discard(node)
         self._usable.discard(node)
-        self._forget_load_files(node)
+        self.load_marks.forget(node)
         del self._caught_up[node]
         progress.wait_for_checkpoint()
         self.state.retention.release(node)
@@ -305,7 +304,7 @@ class Leader:
             self._send(progress)
 
     def _probe(self, progress: Progress) -> None:
-        self._forget_load_files(progress.node_id)  # perhaps the node has lost them meanwhile
+        self.load_marks.forget(progress.node_id)
         progress.probe()
         self._send(progress)
 
@@ -470,49 +469,24 @@ class Leader:
             keeps_up = now - self._caught_up[node].at <= self._shared.settings.lag_timeout
             if not progress.is_near or not keeps_up or now < self._held.get(node, 0.0):
                 return
-            if not self._has_load_files(progress):
+            if not self.load_marks.has_files(progress):
                 return
             self._joining.add(node)
             self.recount()
         has_all = progress.matched >= max(state.high_watermark, state.ready_at)
-        if has_all and self.proposed is None and not state.gate.is_closed and self._has_load_files(progress):
+        if has_all and self.proposed is None and not state.gate.is_closed and self.load_marks.has_files(progress):
             self._propose([*state.row.isr, node])
 
-    def _has_load_files(self, progress: Progress) -> bool:
-        """True if the follower has the files of all loads whose marks are in the log. Otherwise, have them brought: if
-        the follower led without a file, and the nodes with the file were gone, it could never take the load in.
-        """
-        node = progress.node_id
-        if self.state.id not in self._shared.with_load_files or node in self._with_load_files:
-            return True
-        if node not in self._bringing:
-            self._bringing[node] = BringLoadFiles(progress)
-            self._shared.outbox.append(self._bringing[node])
-        return False
-
     def load_files_brought(self, instruction: BringLoadFiles, now: float, *, has_all: bool) -> None:
-        """See `Node.load_files_brought`. An answer from before the last probe or mark doesn't count."""
-        progress = instruction.progress
-        if self._bringing.get(progress.node_id) is not instruction:
+        """See `Node.load_files_brought`."""
+        if not self.load_marks.brought(instruction, has_all=has_all):
             return
-        del self._bringing[progress.node_id]
         self._stir()
         if has_all:
-            self._with_load_files.add(progress.node_id)
-            self._consider(progress, now)
+            self._consider(instruction.progress, now)
         else:
-            self._held[progress.node_id] = now + self._shared.settings.longest_backoff
-            self._stop_joining(progress.node_id)
-
-    def load_marked(self, number: int, have: Collection[str]) -> None:
-        """The mark of the load `number` is in the log. The nodes in `have` have its file."""
-        self.marked_loads.add(number)
-        self._with_load_files.intersection_update(have)
-        self._bringing.clear()
-
-    def _forget_load_files(self, node: str) -> None:
-        self._with_load_files.discard(node)
-        self._bringing.pop(node, None)
+            self._held[instruction.progress.node_id] = now + self._shared.settings.longest_backoff
+            self._stop_joining(instruction.progress.node_id)
 
     def _may_precede_split(self) -> bool:
         """True if a node that joins now might be unable to make the child of a split: for that, the node needs a copy

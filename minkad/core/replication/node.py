@@ -220,7 +220,7 @@ class Node(Generic[H]):
         assert leader is not None, replica.state
         assert leader.may_be_in_sync() <= set(have), f"{replica.state}: only {have} have the file"
         offset = replica.state.append(body)
-        leader.load_marked(number, have)
+        leader.load_marks.appended(number, have)
         self._end(replica.state)
         return offset
 

@@ -370,7 +370,7 @@ class Leader:
         """A follower has more entries than before, or its stream has broken."""
         node = progress.node_id
         if not progress.is_replicating:
-            if self._checkpoints.is_sending(node):
+            if self._checkpoints.of(node).is_sending:
                 self.state.retention.in_time(node)
             self._stop_joining(node)
         self.advance()
@@ -574,7 +574,7 @@ class Leader:
         nodes = [
             node
             for node in self.progress
-            if node in row.adding_replicas or node == row.successor or self._checkpoints.is_sending(node)
+            if node in row.adding_replicas or node == row.successor or self._checkpoints.of(node).is_sending
         ]
         return [self._migration(node, self.progress[node]) for node in nodes]
 
@@ -586,20 +586,20 @@ class Leader:
             self._shared.migrating.discard(self.state.id)
 
     def _migration(self, node: str, progress: Progress) -> MigrationProgress:
-        is_replicating = progress.is_replicating
+        is_replicating, transfer = progress.is_replicating, self._checkpoints.of(node)
         made = MigrationProgress(
             partition_id=self.state.id,
             target=node,
             lag=progress.lag,
             phase=_PHASE.MIGRATION_PHASE_FOLLOW if is_replicating else _PHASE.MIGRATION_PHASE_CHECKPOINT,
             blocked_by=progress.error,
-            tries=self._checkpoints.tries(node),
-            restarted_by=self._checkpoints.restarted_by(node),
+            tries=transfer.tries,
+            restarted_by=transfer.restarted_by,
         )
         if (copy_log := self.state.retention.copy_log(node)) is not None:
             made.kept_log_bytes = copy_log.kept
-        if (blocked_by := self._checkpoints.blocked_by(node)) and not is_replicating:
-            made.blocked_by = blocked_by
+        if transfer.blocked_by and not is_replicating:
+            made.blocked_by = transfer.blocked_by
         hand_over = self._hand_over
         if hand_over is not None and node == hand_over.successor:
             if hand_over.phase != _PHASE.MIGRATION_PHASE_FOLLOW:

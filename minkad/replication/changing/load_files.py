@@ -76,7 +76,7 @@ class LoadFiles:
             replica.broke(error)
 
     def _brought(self, instruction: BringLoadFiles, *, has_all: bool) -> None:
-        self._node.load_files_brought(instruction.progress, instruction.log_end, self._clock(), has_all=has_all)
+        self._node.load_files_brought(instruction, self._clock(), has_all=has_all)
 
 
 def _with_marks(sources: LoadSources, partition_id: int) -> list[tuple[int, LoadFile]]:

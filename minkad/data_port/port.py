@@ -35,7 +35,7 @@ class DataPort:
         clients, `raft` the coordinators of other nodes; None: this node refuses them. Raises ADDRESS_IN_USE,
         ADDRESS_UNAVAILABLE.
         """
-        replication = ReplicationServices(manager, telemetry)
+        self._replication = replication = ReplicationServices(manager, telemetry)
         clients = Clients(manager.requests, telemetry, memory)
         services: dict[Purpose, Serve] = {
             Purpose.KV: clients.serve,
@@ -69,3 +69,7 @@ class DataPort:
         if self._resp is not None:
             self._resp.close()
         self._incoming.close()
+
+    async def wait_closed(self) -> None:
+        """After `close`: wait until nothing from other nodes is changing this node's data."""
+        await self._replication.wait_closed()

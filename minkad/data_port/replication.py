@@ -18,6 +18,7 @@ from minkad.replication.manager import ReplicaManager
 log: Final = logging.getLogger(__name__)
 
 _CONNECT_S: Final = 2.0
+_END_S: Final = 5.0  # for the end of a stream whose connection is closed
 _SHIP_S: Final = 3600.0  # a last resort: the stall timeout of the migration is shorter
 
 
@@ -109,6 +110,16 @@ class ReplicationServices:
         self._manager = manager
         self._telemetry = telemetry
         self._tasks: set[asyncio.Task[None]] = set()
+
+    async def wait_closed(self) -> None:
+        """Wait until the work of all streams has ended; their connections are closed. A checkpoint that is being put in
+        place is put in place first.
+        """
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=_END_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     def append(self, connection: Connection) -> MessageStream:
         """Serve a connection for `Purpose.APPEND`."""

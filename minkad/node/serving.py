@@ -82,6 +82,7 @@ class Serving:
             data_port.close()
             await server.stop(_STOP_SECONDS)
             await runner.cleanup()
+            await data_port.wait_closed()
             await self._close()
 
     def _made_data_port(self) -> DataPort:

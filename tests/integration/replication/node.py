@@ -211,6 +211,7 @@ class TestNode:
             return
         self.running = False
         self.data_port.close()
+        await self.data_port.wait_closed()
         await self.manager.close()
         for task in self.asking:
             task.cancel()

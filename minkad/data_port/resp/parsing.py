@@ -213,8 +213,7 @@ _WORD: Final = re.compile(
     _BLANK + rb"""*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\t\r\n\x0b\f\0 "']+))(?=""" + _BLANK + rb"|\Z)",
     re.DOTALL,
 )
-_QUOTED: Final = re.compile(rb"""("(?:[^"\\]|\\.)*")|('(?:[^'\\]|\\.)*')""", re.DOTALL)
-_NUL_OR_QUOTE: Final = re.compile(rb"[\0\"']")
+_UP_TO_BYTE_0: Final = re.compile(rb"""(?:[^\0"']++|"(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+')*+\0""", re.DOTALL)
 _ESCAPE: Final = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _NAMED: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 
@@ -238,8 +237,7 @@ def split_line(line: bytes) -> Command:
 
 def _not_a_word(rest: bytes) -> RespError:
     """The error for the rest of a line, which doesn't begin with a word."""
-    wrong = _NUL_OR_QUOTE.search(_QUOTED.sub(b"", rest))
-    if wrong is not None and wrong[0] == b"\0":
+    if _UP_TO_BYTE_0.match(rest) is not None:
         return RespError("ERR Protocol error: an inline command has a byte 0 outside of quotes")
     return RespError("ERR Protocol error: unbalanced quotes in request")
 

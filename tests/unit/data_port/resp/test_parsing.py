@@ -164,3 +164,10 @@ def test_a_byte_0_in_an_inline_command_is_named() -> None:
             split_line(wrong)
     with pytest.raises(RespError, match="unbalanced quotes"):
         split_line(b'get "a\0')
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("quote", [b'"', b"'"])
+def test_a_long_line_with_an_open_quote_takes_little_time(quote: bytes) -> None:
+    with pytest.raises(RespError, match="unbalanced quotes"):
+        split_line(quote + (b"\\" + quote) * (MAX_INLINE_BYTES // 2))

@@ -58,7 +58,7 @@ NODE = textwrap.dedent("""
             async for _ in scanner.scan(ScanRequest(path, b"", b"", "rows")):
                 pass
 
-        answers = [asyncio.ensure_future(asking) for asking in (worker.ask(Inspect(path), Content), scan())]
+        answers = [asyncio.ensure_future(asking) for asking in (worker.ask(Inspect(path + ".sst"), Content), scan())]
         while not all(answer.done() for answer in answers):
             os.killpg(0, signal.SIGINT)
             await asyncio.sleep(0.01)

@@ -32,7 +32,7 @@ class _Blocks:
         self._ports: deque[int] = deque()  # of the blocks; those that were used last are at the end
         self._unused = 0
         self._held = Counter[int]()  # ports of clusters that aren't stopped
-        # Ports that aren't held any more. A cluster may become garbage at any moment, also while the lock is held.
+        # Ports that are no longer held. A cluster may become garbage at any moment, also while the lock is held.
         self._released: deque[int] = deque()
 
     def free_ports(self, count: int, *, hold: bool = False) -> list[int]:
@@ -109,14 +109,14 @@ class _Blocks:
 _blocks = _Blocks()
 
 
-def _start_anew() -> None:
+def _start_again() -> None:
     """A fork must not use the ports of the process that it comes from."""
     global _blocks
     _blocks.close()
     _blocks = _Blocks()
 
 
-os.register_at_fork(after_in_child=_start_anew)
+os.register_at_fork(after_in_child=_start_again)
 
 
 def free_addresses(count: int) -> list[str]:

@@ -246,7 +246,7 @@ class Member:
             controller = self._address()
         except MinkaError as error:
             if error.code is Code.NOT_REGISTERED:
-                self._begin_anew()
+                self._begin_again()
             raise
         self._is_known = True
         log.info("registered", extra={"controller": controller})
@@ -261,7 +261,7 @@ class Member:
         await self._until_disk_answers()
         return await self._calls.call_at(address, method, request, timeout)
 
-    def _begin_anew(self) -> None:
+    def _begin_again(self) -> None:
         """The controller counts this process as dead, so the process comes back as a new one. It leads nothing, and
         ignores rows that are on their way to the process that it was.
         """

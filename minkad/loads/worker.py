@@ -57,7 +57,7 @@ class Worker:
     async def _ask(self, request: msgspec.Struct, answer: type[T]) -> T:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", self._module, stdin=-1, stdout=-1, limit=_LINE_BYTES
+                *(sys.executable, "-m", self._module), stdin=-1, stdout=-1, limit=_LINE_BYTES, start_new_session=True
             )
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None

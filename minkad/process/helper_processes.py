@@ -1,7 +1,8 @@
-"""A process that works for a node: it reads requests from standard input, and answers on standard output."""
+"""A process that works for a node: it reads requests from standard input, and answers on standard output. The node
+starts it in a session of its own, since Ctrl-C on a terminal is meant for the node alone.
+"""
 
 import os
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,9 +12,8 @@ from minkad.process.priority import lower_priority
 
 def run(serve: Callable[[], None]) -> None:
     """Run `serve`, which returns at the end of standard input. If the node is gone when `serve` answers, this process
-    ends without a word. Ctrl-C on a terminal is meant for the node alone. Call this in the process.
+    ends without a word. Call this in the process.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     lower_priority()
     with suppress(BrokenPipeError):
         serve()

@@ -103,7 +103,11 @@ class Scanner:
         else:
             pipe = asyncio.subprocess.PIPE
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "minkad.storage.scan_process"), stdin=pipe, stdout=pipe, limit=_BUFFER_BYTES
+                *(sys.executable, "-m", "minkad.storage.scan_process"),
+                stdin=pipe,
+                stdout=pipe,
+                limit=_BUFFER_BYTES,
+                start_new_session=True,
             )
         return process
 

@@ -385,7 +385,7 @@ class TestEndpoints:
         run("context", "set", "prod", "a:1", "--no-tls")
         assert tls() is None
 
-    def test_files_of_tls_that_are_no_good(self, run: Run, tmp_path: Path) -> None:
+    def test_unusable_files_of_tls(self, run: Run, tmp_path: Path) -> None:
         assert run("context", "set", "prod", "a:1", "--tls-ca", "ca.pem").exit_code == Exit.USAGE
         for name in ("ca", "cert", "key"):
             (tmp_path / name).write_text("nothing")

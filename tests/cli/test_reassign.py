@@ -251,7 +251,7 @@ def test_a_refused_plan(run: Run, operating: AnsweringNode, tmp_path: Path, code
         ),
     ],
 )
-def test_a_file_that_is_no_plan(run: Run, operating: AnsweringNode, tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_plan(run: Run, operating: AnsweringNode, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(content)
     result = run("apply", path, "--yes", "--endpoints", operating.address)

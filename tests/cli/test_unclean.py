@@ -139,7 +139,7 @@ def test_a_leader_that_is_alone_in_sync_with_a_damaged_copy_is_replaced(
     assert "if that is lost for good: minkactl elect-leaders --unclean --partition flights/6" in told
 
 
-def test_a_damaged_leader_hands_over_to_one_in_sync_by_itself(
+def test_a_damaged_leader_hands_over_to_one_in_sync_automatically(
     run: Run, offline: AnsweringNode, status: GetStatusResponse
 ) -> None:
     damaged_leader(offline, status, "athens")

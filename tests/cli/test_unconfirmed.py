@@ -58,7 +58,7 @@ def test_it_is_said_and_the_exit_status_is_that_of_status(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_confirmed_controller_is_no_news(run: Run, asked: AnsweringNode, command: str) -> None:
+def test_a_confirmed_controller_is_not_news(run: Run, asked: AnsweringNode, command: str) -> None:
     result = run(*command.split(), "--endpoints", asked.address)
     assert (result.exit_code, NOTE in result.stderr) == (Exit.OK, False)
 

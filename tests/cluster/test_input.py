@@ -292,7 +292,7 @@ def test_bytes_that_are_not_http_leave_no_traceback(cluster: LocalCluster) -> No
     assert_well(cluster)
 
 
-def test_who_is_no_member_moves_no_term(cluster: LocalCluster) -> None:
+def test_a_node_that_is_not_a_member_moves_no_term(cluster: LocalCluster) -> None:
     with Control(cluster.endpoints) as control:
         before = control.status().coordinator.term
     address = b"127.0.0.1:1"

@@ -77,7 +77,7 @@ def test_members_come_change_their_seats_and_go(cluster: LocalCluster, control: 
     a_voter_that_leads_hands_over_before_it_is_demoted(cluster, control)
     a_voter_that_stays_away_gives_its_seat_to_a_learner(cluster, control)
     a_removed_node_learns_of_it(cluster, control)
-    a_voter_is_removed_with_its_seat_and_its_id_comes_back_anew(cluster, control)
+    a_voter_is_removed_with_its_seat_and_its_id_is_used_again(cluster, control)
 
 
 def nodes_that_join_fill_the_seats_and_then_keep_up_as_learners(cluster: LocalCluster, control: Control) -> None:
@@ -197,7 +197,7 @@ def a_removed_node_learns_of_it(cluster: LocalCluster, control: Control) -> None
     assert seats(control) == (voters, set())
 
 
-def a_voter_is_removed_with_its_seat_and_its_id_comes_back_anew(cluster: LocalCluster, control: Control) -> None:
+def a_voter_is_removed_with_its_seat_and_its_id_is_used_again(cluster: LocalCluster, control: Control) -> None:
     coordinator = raft(control)
     voter = next(v for v in sorted(coordinator.voters) if v != coordinator.controller)
     raft_id = next(n.raft_id for n in control.table().nodes if n.id == voter)

@@ -152,7 +152,7 @@ def said_on_data_port(address: str, context: ssl.SSLContext | None) -> bytes:
         return b""
 
 
-def test_files_that_are_no_good_are_named_at_once(tls: Tls, strange: Tls, tmp_path: Path) -> None:
+def test_unusable_files_are_named_at_once(tls: Tls, strange: Tls, tmp_path: Path) -> None:
     encrypted = tmp_path / "encrypted.key"
     arguments = f"pkey -in {tls.key} -aes128 -passout pass:secret -out {encrypted}".split()
     subprocess.run([program("openssl"), *arguments], check=True, timeout=30)

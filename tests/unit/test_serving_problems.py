@@ -48,7 +48,7 @@ def only(survey: Survey) -> Row:
     return row
 
 
-def test_nodes_that_are_well_are_no_problem() -> None:
+def test_nodes_that_are_well_are_not_a_problem() -> None:
     assert node_problems(asked()) == []
 
 
@@ -150,7 +150,7 @@ def test_no_remedy_accepts_a_loss_if_no_copy_is_left() -> None:
     assert "elect-leaders" not in row["otherwise"]
 
 
-def test_the_silent_data_port_of_a_process_that_has_ended_is_no_problem() -> None:
+def test_the_silent_data_port_of_a_process_that_has_ended_is_not_a_problem() -> None:
     survey = asked(data_port_problem=SILENT, heartbeat_age_ms=400)
     ended = {**survey.reports, "b": Report(None, "connection refused", refused=True)}
     survey = Survey(survey.status, ended, taken_ms=1000)

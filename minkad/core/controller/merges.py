@@ -78,13 +78,12 @@ class Merge(Begins):
         )
 
 
-def pairs_at(state: State, keyspace: Keyspace, keys: Iterable[bytes]) -> list[Pair]:
-    """The neighbours at these bounds, in order. Raises NO_BOUND, INVALID_ARGUMENT."""
-    wanted = sorted(set(keys))
-    if not 1 <= len(wanted) <= MAX_KEYS:
-        raise MinkaError(Code.INVALID_ARGUMENT, f"{len(wanted)} keys: 1 to {MAX_KEYS} are possible")
+def pairs_at(state: State, keyspace: Keyspace, keys: Sequence[bytes]) -> list[Pair]:
+    """The neighbours at these bounds, which are different, in order. Raises NO_BOUND, INVALID_ARGUMENT."""
+    if not 1 <= len(keys) <= MAX_KEYS:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{len(keys)} keys: 1 to {MAX_KEYS} are possible")
     found = []
-    for key in wanted:
+    for key in sorted(keys):
         pair = state.partitions.pair_at(keyspace.id, key)
         if pair is None:
             text = f"no partition of {keyspace.name} begins at {readable(key)}, after another one"

@@ -13,10 +13,12 @@ Command = list[bytes]
 MAX_COMMAND_BYTES: Final = 2 * MAX_VALUE_BYTES
 MAX_INLINE_BYTES: Final = 64 * 1024
 
-# hiredis allocates as many items as an array's header says, so the parser checks text like a header with seven digits
-# first, which may be a part of a value. Incomplete text of this kind at the end of input waits for the rest.
-_LARGE: Final = re.compile(rb"[*~>%|][0-9]{7}")
-_LARGE_IN_NEXT_LINE: Final = re.compile(rb"\n[*~>%|][0-9]{7}")  # begins with a certain byte, so the search is faster
+# hiredis allocates as many items as an array's header says, so the parser first checks text that looks like a large
+# header, which may be a part of a value. Incomplete text of this kind at the end of input waits for the rest.
+_LARGE_AT_START: Final = re.compile(rb"\n?[*~>%|][0-9]{4}")
+_LARGE_LATER: Final = re.compile(rb"\r\n[*~>%|][0-9]{4}")  # begins with certain bytes, so the search is faster
+_LARGE_BYTES: Final = 5  # of such text
+_TOO_LARGE: Final = re.compile(rb"\*[0-9]{7}")
 _CUT_OFF: Final = re.compile(rb"[*~>%|][0-9]{0,6}\Z")
 _CUT_OFF_BYTES: Final = 7
 _PIECE_BYTES: Final = 1024
@@ -53,9 +55,7 @@ class Parser:
                 data = self._take_inline(data, commands)
             if data[-1:] != b"\n":
                 data = self._hold_cut_off(data)
-            large = _LARGE.match(data)
-            if large is None and (before := _LARGE_IN_NEXT_LINE.search(data)) is not None:
-                large = _LARGE.match(data, before.start() + 1)
+            large = _LARGE_AT_START.match(data) or _LARGE_LATER.search(data)
             at = self._take(data, commands) if large is None else self._take_with_large(data, large, commands)
             if at >= 0:
                 self._begin_lines(data[at:], commands)
@@ -88,15 +88,19 @@ class Parser:
         """Do the work of `_take` for input with text like a large header."""
         done = 0
         while large is not None:
-            at = self._take(data[done : large.start()], commands)
+            start = large.end() - _LARGE_BYTES
+            at = self._take(data[done:start], commands)
             if at >= 0:
                 return done + at
-            done = large.start()
+            done = start
             if not self._is_inside and not data.startswith(b"*", done):
                 return done
             if not self._reader.has_data():  # so this is a header, not a part of a value
-                raise RespError("ERR Protocol error: invalid multibulk length")
-            large = _LARGE.search(data, done + 1)
+                if self._is_inside:
+                    raise _not_a_command()
+                if _TOO_LARGE.match(data, done):
+                    raise RespError("ERR Protocol error: invalid multibulk length")
+            large = _LARGE_LATER.search(data, done)
         at = self._take(data[done:], commands)
         return done + at if at >= 0 else at
 
@@ -108,8 +112,11 @@ class Parser:
         reader.feed(data)
         first = len(commands)
         empties: list[tuple[int, bytes]] | None = None  # skipped arrays, with the next command's place
+        # Inside of a command, hiredis needs CR LF to go on, and would search for it from the line's beginning.
+        ends_line = (b"\n" in data and b"\r\n" in data) or (data[:1] == b"\n" and self._tail[-1:] == b"\r")
+        is_waiting = self._is_inside and not ends_line
         try:
-            while (command := gets()) is not False:
+            while not is_waiting and (command := gets()) is not False:
                 if type(command) is list and command:
                     commands.append(_checked(command))
                 elif command is None or command == []:
@@ -213,8 +220,7 @@ _WORD: Final = re.compile(
     _BLANK + rb"""*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\t\r\n\x0b\f\0 "']+))(?=""" + _BLANK + rb"|\Z)",
     re.DOTALL,
 )
-_QUOTED: Final = re.compile(rb"""("(?:[^"\\]|\\.)*")|('(?:[^'\\]|\\.)*')""", re.DOTALL)
-_NUL_OR_QUOTE: Final = re.compile(rb"[\0\"']")
+_UP_TO_BYTE_0: Final = re.compile(rb"""(?:[^\0"']++|"(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+')*+\0""", re.DOTALL)
 _ESCAPE: Final = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _NAMED: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 
@@ -238,8 +244,7 @@ def split_line(line: bytes) -> Command:
 
 def _not_a_word(rest: bytes) -> RespError:
     """The error for the rest of a line, which doesn't begin with a word."""
-    wrong = _NUL_OR_QUOTE.search(_QUOTED.sub(b"", rest))
-    if wrong is not None and wrong[0] == b"\0":
+    if _UP_TO_BYTE_0.match(rest) is not None:
         return RespError("ERR Protocol error: an inline command has a byte 0 outside of quotes")
     return RespError("ERR Protocol error: unbalanced quotes in request")
 

@@ -145,7 +145,7 @@ async def test_each_read_of_a_damaged_only_copy_is_refused(
             assert await athens.get(1, *KEYS) == list(ROWS.values())
 
 
-async def test_a_database_that_was_never_completely_made_is_no_damage(tmp_path: Path) -> None:
+async def test_a_database_that_was_never_completely_made_is_not_damage(tmp_path: Path) -> None:
     """A kill ended the making of the first database, so the log still has all rows: nothing has to be reported."""
     async with cluster(tmp_path, SLOW) as c:
         (athens,) = await c.add("athens")

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from minkad.core.replication.peer_messages import Append
 from minkad.core.replication.replication_settings import ReplicationSettings
 from minkad.replication.manager import StorageSettings
 from minkad.replication.sending.peer_frames import decode_frame
+from minkad.storage import checkpoint
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase
 from tests.integration.replication.harness import SOON, cluster
@@ -87,6 +89,28 @@ async def test_a_broken_transfer_is_resumed(tmp_path: Path) -> None:
         assert c.folders() == {"athens/partitions/1", "ephesus/partitions/1"}
         await c.fail("athens")
         assert await ephesus.get(1, *rows) == list(rows.values())
+
+
+async def test_a_node_that_stops_first_puts_a_checkpoint_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a thread would change the node's files after the stop."""
+    begun, goes_on, move = threading.Event(), threading.Event(), checkpoint._move
+
+    def slow_move(source: Path, target: Path) -> None:
+        begun.set()
+        assert goes_on.wait(30)
+        move(source, target)
+
+    async with cluster(tmp_path) as c:
+        _, ephesus = await two(c, ROWS)
+        monkeypatch.setattr(checkpoint, "_move", slow_move)
+        await c.move("ephesus", 1)
+        await until(begun.is_set)
+        assert c.folders() == {"athens/partitions/1"}
+        asyncio.get_running_loop().call_later(0.3, goes_on.set)
+        await ephesus.stop()
+        assert c.folders() == {"athens/partitions/1", "ephesus/partitions/1"}
 
 
 class ChangedLinks:

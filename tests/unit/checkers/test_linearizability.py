@@ -91,7 +91,7 @@ def test_impossible(history: list[Event]) -> None:
     assert result.reason
 
 
-def test_each_key_is_judged_by_itself() -> None:
+def test_each_key_is_judged_alone() -> None:
     """The checker doesn't compare keys with each other: two keys may have the same values in their histories."""
     other = [Event(b"other", e.kind, e.value, e.called, e.returned) for e in IMPOSSIBLE["a lost write"]]
     assert check(POSSIBLE["one after the other"] + other).key == b"other"
@@ -109,7 +109,7 @@ def test_a_value_written_twice_is_refused() -> None:
         check([put(A, 0, 1), put(A, 2, 3)])
 
 
-def test_too_many_steps_are_no_answer() -> None:
+def test_too_many_steps_are_not_an_answer() -> None:
     writes = [put(b"%d" % i, 0, 100) for i in range(12)]
     reads = [get(b"%d" % i, 101 + 2 * i, 102 + 2 * i) for i in range(12)]
     assert check([*writes, *reads]).verdict is Verdict.VIOLATION

@@ -232,7 +232,7 @@ def test_impossible(history: list[Operated]) -> None:
     assert result.reason
 
 
-def test_each_key_is_judged_by_itself() -> None:
+def test_each_key_is_judged_alone() -> None:
     other = [replace(event, key=b"other") for event in IMPOSSIBLE["a lost increment"]]
     assert check(POSSIBLE["increments"] + other).key == b"other"
 
@@ -256,7 +256,7 @@ def test_what_is_answered_together_is_tried_in_the_order_of_the_calls() -> None:
 
 
 @pytest.mark.timeout(20)
-def test_many_increments_without_an_answer_are_no_riddle() -> None:
+def test_many_increments_without_an_answer_are_not_a_riddle() -> None:
     """The increments are nearly equal, so nearly every sum looks possible. The checker has to notice early if a sum
     isn't possible.
     """
@@ -266,7 +266,7 @@ def test_many_increments_without_an_answer_are_no_riddle() -> None:
     assert check([*unknown, get(b"%d" % (12 * 2**32), 2, 3)]).verdict is Verdict.VIOLATION
 
 
-def test_too_many_steps_are_no_answer() -> None:
+def test_too_many_steps_are_not_an_answer() -> None:
     writes = [put(b"%d" % i, 0, 100) for i in range(12)]
     reads = [get(b"%d" % i, 101 + 2 * i, 102 + 2 * i) for i in range(12)]
     assert check([*writes, *reads], steps=100).verdict is Verdict.UNDECIDED

@@ -140,7 +140,7 @@ def test_looks_for_stalled_migrations_go_round(monkeypatch: pytest.MonkeyPatch) 
     assert len(given_up) == len(c.state.unended[operation]) == 3 * WAITING_A_LOOK
 
 
-def test_the_wait_of_a_migration_starts_anew_after_a_time_in_which_it_could_begin() -> None:
+def test_the_wait_of_a_migration_starts_again_after_a_time_in_which_it_could_begin() -> None:
     c = a_cluster(3)
     begun(c)
     looker = Stalls()

@@ -63,7 +63,7 @@ def test_each_node_watches_itself_and_the_three_nodes_before_it() -> None:
     assert watched("abc", "x") == "", "x isn't in the table yet"
 
 
-def test_each_node_is_watched_by_itself_and_three_others() -> None:
+def test_each_node_watches_itself_and_is_watched_by_three_others() -> None:
     names = "abcdefgh"
     for name in names:
         assert sum(name in watched(names, own) for own in names) == 4

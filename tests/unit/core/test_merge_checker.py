@@ -71,7 +71,7 @@ def test_a_pair_that_would_soon_be_split_again_is_not_merged(field: str, value: 
     assert cold.keys(AFTER) == [b"f"]
 
 
-def test_the_time_of_a_pair_starts_anew_when_it_is_busy_or_the_controller_changes() -> None:
+def test_the_time_of_a_pair_starts_again_when_it_is_busy_or_the_controller_changes() -> None:
     cold = Cold()
     first, *_ = rows_of(cold.c)
     cold.due()

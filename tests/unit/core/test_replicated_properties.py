@@ -68,7 +68,7 @@ class Cluster(RuleBasedStateMachine):
                 before = self.replica_states.get((row.id, node), ReplicaStateName.NON_EXISTENT)
                 if old is None and now is ReplicaStateName.ONLINE:
                     before = ReplicaStateName.NEW  # the replica was created and came online in one record
-                assert now is before or now in REPLICA_TRANSITIONS[before] or began_anew(before, now), (node, old, row)
+                assert now is before or now in REPLICA_TRANSITIONS[before] or began_again(before, now), (node, old, row)
                 self.replica_states[row.id, node] = now
 
     def check_change(self, old: Partition, new: Partition) -> None:
@@ -105,7 +105,7 @@ class Cluster(RuleBasedStateMachine):
                 assert Placed.partition(row.id) in self.c.state.under_way
 
     @invariant()
-    def the_indexes_of_moves_match_a_state_built_anew(self) -> None:
+    def the_indexes_of_moves_match_a_state_built_again(self) -> None:
         fresh = State.from_snapshot(self.c.state.to_snapshot())
         assert (fresh.moving, fresh.under_way) == (self.c.state.moving, self.c.state.under_way)
         check_indexes(self.c.state)
@@ -271,7 +271,7 @@ class Cluster(RuleBasedStateMachine):
             assert not left, row
 
 
-def began_anew(before: ReplicaStateName, now: ReplicaStateName) -> bool:
+def began_again(before: ReplicaStateName, now: ReplicaStateName) -> bool:
     """True if an added replica begins again, since its node was away."""
     return (before, now) == (ReplicaStateName.OFFLINE, ReplicaStateName.NEW)
 

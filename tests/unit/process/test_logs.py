@@ -141,7 +141,7 @@ def test_a_second_setup_replaces_level_and_format() -> None:
     out = io.StringIO()
     logs.setup("info", "human", "athens", stream=out)
     logs.setup("error", "json", "athens", stream=out)
-    log.warning("not any more")
+    log.warning("no longer")
     log.error("still")
     (line,) = out.getvalue().splitlines()
     assert json.loads(line)["msg"] == "still"

@@ -342,7 +342,7 @@ def test_a_pre_candidate_of_an_older_term_learns_the_newer_one() -> None:
     assert (answer.type, answer.reject, answer.term) == (MSG_PRE_VOTE_RESP, True, 7)
 
 
-def test_hearing_the_leader_starts_the_timeout_anew() -> None:
+def test_hearing_the_leader_starts_the_timeout_again() -> None:
     group = Group(3)
     group.elect(1)
     for _ in range(5):

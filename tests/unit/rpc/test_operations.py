@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -26,6 +27,7 @@ PENDING, COPYING = MigrationState.MIGRATION_STATE_PENDING, MigrationState.MIGRAT
 def ask(c: Controller, active: Any = None, leader: Node | None = None, **request: Any) -> GetOperationsResponse:
     node = SimpleNamespace(state=c.state, active=active, leader=lambda: leader)
     node.controller = lambda: Coordinator.controller(cast(Coordinator, node))
+    node.up_to_date = lambda: Coordinator.up_to_date(cast(Coordinator, node))
     coordinator = cast(Coordinator, node)
     return asyncio.run(get_operations(coordinator, GetOperationsRequest(**request)))
 
@@ -86,7 +88,7 @@ def test_only_the_active_controller_says_that_there_is_no_such_operation(cluster
         ask(cluster, leader=Node(id="b", address="b:7400"), ids=[2])
     assert refused.value.details["leader_address"] == "b:7400"
     with pytest.raises(MinkaError, match="UNKNOWN_OPERATION"):
-        ask(cluster, SimpleNamespace(), ids=[2])
+        ask(cluster, SimpleNamespace(up_to_date=AsyncMock()), ids=[2])
 
 
 def test_a_long_answer_leaves_turns_to_other_tasks(cluster: Controller, monkeypatch: pytest.MonkeyPatch) -> None:

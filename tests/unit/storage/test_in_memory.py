@@ -230,7 +230,7 @@ async def test_data_that_is_being_put_to_rest_is_opened_again_for_a_read(tmp_pat
 
 
 @pytest.mark.parametrize("stopped_at", ["LOCK", "000000.dbtmp", "MANIFEST-000001", "000001.dbtmp"])
-async def test_a_database_that_was_never_completely_made_is_made_anew(tmp_path: Path, stopped_at: str) -> None:
+async def test_a_database_that_was_never_completely_made_is_made_again(tmp_path: Path, stopped_at: str) -> None:
     """A kill ends RocksDB's work in a new folder, at any of its first files. The folder never had any data, so the
     next start goes on as without the folder.
     """

@@ -156,7 +156,7 @@ async def test_damage_found_by_a_read_ends_the_node(tmp_path: Path) -> None:
 async def test_a_kill_while_the_first_mark_is_written_leaves_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is durable yet, so the next start begins anew."""
+    """Nothing is durable yet, so the next start begins again."""
 
     class KilledError(Exception):
         pass

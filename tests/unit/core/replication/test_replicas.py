@@ -113,7 +113,7 @@ def test_a_new_leader_is_ready_once_it_has_committed_its_whole_log() -> None:
     assert SyncEpoch(1, 4) in taken
 
 
-def test_a_new_leader_epoch_starts_the_replication_to_the_followers_anew() -> None:
+def test_a_new_leader_epoch_starts_the_replication_to_the_followers_again() -> None:
     bench = Bench()
     replica = bench.host(row())
     old = leader_of(replica)

@@ -63,6 +63,38 @@ def test_a_header_does_not_reserve_memory(header: bytes, before: bytes) -> None:
         assert commands in ([], [[b"PING"]])
 
 
+@pytest.mark.parametrize("header", [b"*1000\r\n", b"*999999\r\n", b">1000\r\n", b"%1000\r\n"])
+@pytest.mark.parametrize("size", [1, 3, 100])
+def test_a_header_inside_of_a_command_does_not_reserve_memory(header: bytes, size: int) -> None:
+    """Hiredis would allow a thousand arrays, each inside of the one before."""
+    whole = encoded([b"PING"]) + b"*999999\r\n" + header
+    commands, error = fed(*(whole[at : at + size] for at in range(0, len(whole), size)))
+    assert (commands, error) == ([[b"PING"]], "ERR Protocol error: expected '*' and then '$'")
+
+
+def test_long_commands_follow_each_other() -> None:
+    commands = [[b"GET", b"a"], [b"MGET", *[b"\r\n*1234\r\n"] * 1500], [b"MGET", *[b"a"] * 12_345], [b"PING"]]
+    whole = b"".join(map(encoded, commands))
+    assert fed(whole) == (commands, "")
+    for size in (7, 1001, 65_536):
+        assert fed(*(whole[at : at + size] for at in range(0, len(whole), size))) == (commands, ""), size
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("endless", [b"*1234567", b"\n*1234567", b"\r"])
+def test_a_header_without_an_end_takes_little_time(endless: bytes) -> None:
+    """Hiredis searches for its end from its beginning."""
+    parser, piece = Parser(), endless * (65_536 // len(endless))
+    parser.feed(b"*1\r\n$1")
+    for _ in range(64):
+        assert parser.feed(piece) == []
+    for _ in range(500):
+        assert parser.feed(b"\r") == []
+    assert parser.error is None
+    parser.feed(b"\n")
+    assert str(parser.error).startswith("ERR Protocol error")
+
+
 @pytest.mark.parametrize(
     "wrong", [b"*1\r\n:1\r\n", b"*2\r\n$3\r\nGET\r\n*1\r\n$1\r\na\r\n", b"*1\r\n$x\r\n", b"*1\r\n$-1\r\n"]
 )
@@ -164,3 +196,10 @@ def test_a_byte_0_in_an_inline_command_is_named() -> None:
             split_line(wrong)
     with pytest.raises(RespError, match="unbalanced quotes"):
         split_line(b'get "a\0')
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("quote", [b'"', b"'"])
+def test_a_long_line_with_an_open_quote_takes_little_time(quote: bytes) -> None:
+    with pytest.raises(RespError, match="unbalanced quotes"):
+        split_line(quote + (b"\\" + quote) * (MAX_INLINE_BYTES // 2))

@@ -107,10 +107,9 @@ async def test_a_node_that_stops_first_puts_a_checkpoint_in_place(
         monkeypatch.setattr(checkpoint, "_move", slow_move)
         await c.move("ephesus", 1)
         await until(begun.is_set)
-        assert c.folders() == {"athens/partitions/1"}
         asyncio.get_running_loop().call_later(0.3, goes_on.set)
         await ephesus.stop()
-        assert c.folders() == {"athens/partitions/1", "ephesus/partitions/1"}
+        assert (ephesus.path / "partitions" / "1").exists()
 
 
 class ChangedLinks:

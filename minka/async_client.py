@@ -13,7 +13,6 @@ from typing import Any, Final, Literal, NamedTuple, Self, TypeVar, cast, overloa
 
 from minka.cluster.key_ranges import MAX_KEY_BYTES, KeyRange
 from minka.cluster.name_rules import keyspace_problem
-from minka.cluster.routing_table import PairBucket
 from minka.contexts import given_or_resolved
 from minka.engine import operate
 from minka.engine.arguments import checked_text, checked_timeout, invalid, items, utf8
@@ -325,7 +324,7 @@ class _Operations:
             if size <= FRAME_BYTES:
                 call.add(place, keys_there, None, size * len(keys_there) // len(unique))
             else:
-                _add_keys_in_pieces(call, place, keys_there)
+                _add_in_pieces(call, place, keys_there, None, 0)
         await call.outcome(len(unique))
         found = call.found
         if set(map(type, given)) <= {bytes}:
@@ -347,7 +346,7 @@ class _Operations:
             if size <= FRAME_BYTES:
                 call.add(bucket.place, bucket.keys, bucket.values, size * len(bucket.keys) // len(batch))
             else:
-                _add_in_pieces(call, bucket, extra)
+                _add_in_pieces(call, bucket.place, bucket.keys, bucket.values, extra)
         await call.outcome(len(batch))
 
     async def _begin(self, op: Op, timeout: float | None) -> Call:
@@ -521,26 +520,14 @@ def _checked_keyspace(name: Any) -> str:
     return checked_text(name, "the name of a keyspace", keyspace_problem)
 
 
-def _add_in_pieces(call: Call, bucket: PairBucket[Any], extra: int) -> None:
-    """Add a large batch in pieces, so that each piece fills a frame, and several pieces are under way at once. The size
-    of a piece counts `extra` bytes for each key, in addition to the key and its value.
+def _add_in_pieces(call: Call, place: int, keys: list[bytes], values: list[Any] | None, extra: int) -> None:
+    """Add a large batch, or the keys of a large read, in pieces: each fills a frame, several are under way at once, and
+    none is over the limit of a body. The size of a piece counts `extra` bytes for each key, in addition to the key and
+    its value.
     """
-    keys, values = bucket.keys, bucket.values
     start, size = 0, 0
-    for end, (key, value) in enumerate(zip(keys, values, strict=True), 1):
+    for end, (key, value) in enumerate(zip(keys, values or [b""] * len(keys), strict=True), 1):
         size += len(key) + len((value.value if extra else value) or b"") + extra
         if size >= FRAME_BYTES or end == len(keys):
-            call.add(bucket.place, keys[start:end], values[start:end], size)
-            start, size = end, 0
-
-
-def _add_keys_in_pieces(call: Call, place: int, keys: list[bytes]) -> None:
-    """Add the keys of a large read in pieces, as a large batch of writes: with the lengths of its keys, a body of all
-    keys might be over the limit of a body.
-    """
-    start, size = 0, 0
-    for end, key in enumerate(keys, 1):
-        size += len(key)
-        if size >= FRAME_BYTES or end == len(keys):
-            call.add(place, keys[start:end], None, size)
+            call.add(place, keys[start:end], values and values[start:end], size)
             start, size = end, 0

@@ -171,7 +171,7 @@ class ActiveController(Deciding):
         self._upkeep.stalls.note(node.id, request.migrations, now)
         if now - self._clocks_looked_at >= CLOCKS_INTERVAL_S:
             self._clocks_looked_at, self._clocks_ms = now, self.reports.clocks_of_most()
-        self.data_ports.note(node.id, {one.node_id: one.reason for one in request.unanswered}, now)
+        self.data_ports.note(request, now)
         # An active controller never fails its own node, but hands over.
         withheld = "" if node.raft_id == self._raft_id else self.data_ports.withheld(node.id)
         if withheld:

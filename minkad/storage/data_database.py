@@ -19,8 +19,8 @@ from minkad.storage.applied import Applied
 from minkad.storage.attached_data import AttachedData, Attachment
 from minkad.storage.memory_data import MemoryData
 from minkad.storage.openings import Openings
-from minkad.storage.rocks import KIB, MIB, data_error
-from minkad.storage.rocks_data import RocksData, create_folder, is_made_first, open_folder, release
+from minkad.storage.rocks import KIB, MIB, data_error, is_made_first
+from minkad.storage.rocks_data import RocksData, create_folder, open_folder, release
 from minkad.storage.row_cache import CachedRows, RowCache
 from minkad.storage.size_estimate import Size
 from minkad.storage.sst_tables import Table

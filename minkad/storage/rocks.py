@@ -46,6 +46,14 @@ _BAD_FILE: Final = (
 
 _NO_ROOM: Final = (ENOSPC, EDQUOT, EMFILE, ENFILE)
 
+# The files of a new folder before its first CURRENT, in the order in which they are made. RocksDB replaces CURRENT by
+# renaming, so a crash never leaves a folder without CURRENT later. As soon as there is a CURRENT, the folder gets
+# another manifest and a file OPTIONS, before any data; then MANIFEST-000001 is removed.
+_MADE_FIRST: Final = frozenset(
+    {"rocksdict-config.json", "LOG", "LOCK", "000000.dbtmp", "IDENTITY", "MANIFEST-000001", "000001.dbtmp"}
+)
+_OLD_LOG: Final = "LOG.old."  # the LOG of an earlier try
+
 
 def storage_error(error: Exception, what: str) -> MinkaError:
     """The error for an exception of rocksdict (a bare Exception with RocksDB's status as its text): CORRUPT_DATA or
@@ -83,6 +91,14 @@ def _is_usable(folder: Path) -> bool:
     except OSError as error:
         return error.errno in _NO_ROOM
     return True
+
+
+def is_made_first(entry: os.DirEntry[str]) -> bool:
+    """True for a file that RocksDB makes before it has completely made a database. A folder that has only such files
+    never had any data: a kill ended the making. The folder can be given to RocksDB again.
+    """
+    is_known = entry.name in _MADE_FIRST or entry.name.startswith(_OLD_LOG)
+    return is_known and entry.is_file(follow_symlinks=False)
 
 
 def base_options(write_buffer_bytes: int, write_buffers: int) -> Options:

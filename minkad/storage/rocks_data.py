@@ -1,7 +1,6 @@
 """The data of one partition in RocksDB, without a WAL: the partition's log has all writes that a crash would lose."""
 
 import asyncio
-import os
 import struct
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -58,14 +57,6 @@ _UNCLEAR_SHARE: Final = 0.05  # of the data; more writes during a compaction hid
 _CLEARED_BYTES: Final = 32 * MIB  # of tables that don't overlap: about as much as one `clear` compacts
 # A reader on the loop passes at most this many deleted keys and older versions (about 5 ms) before it calls `clear`.
 MAX_PASSED: Final = 20_000
-
-# The files of a new folder before its first CURRENT, in the order in which they are made. RocksDB replaces CURRENT by
-# renaming, so a crash never leaves a folder without CURRENT later. As soon as there is a CURRENT, the folder gets
-# another manifest and a file OPTIONS, before any data; then MANIFEST-000001 is removed.
-_MADE_FIRST: Final = frozenset(
-    {"rocksdict-config.json", "LOG", "LOCK", "000000.dbtmp", "IDENTITY", "MANIFEST-000001", "000001.dbtmp"}
-)
-_OLD_LOG: Final = "LOG.old."  # the LOG of an earlier try
 
 # The node flushes a database long before these buffers are full.
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
@@ -527,14 +518,6 @@ def open_folder(path: Path, cache: Cache) -> tuple[Rdict, bytes | None]:
         raise data_error(error, f"opening {path}", path) from error
 
 
-def is_made_first(entry: os.DirEntry[str]) -> bool:
-    """True for a file that RocksDB makes before it has completely made a database. A folder that has only such files
-    never had any data: a kill ended `create_folder`, which goes on with the folder at the next call.
-    """
-    is_known = entry.name in _MADE_FIRST or entry.name.startswith(_OLD_LOG)
-    return is_known and entry.is_file(follow_symlinks=False)
-
-
 def release(db: Rdict | None) -> None:
     """Close a database that can't be used: while it is open, RocksDB refuses to open its folder again."""
     if db is not None:
@@ -544,7 +527,7 @@ def release(db: Rdict | None) -> None:
 
 def create_folder(path: Path, cache: Cache, memory: MemoryCopy) -> Rdict:
     """Create a database from the data in memory: about 4 ms with the GIL held, then the time to write the rows. The
-    folder may be missing, empty, or left over from a kill: see `is_made_first`. Raises STORAGE_FAILED.
+    folder may be missing, empty, or left over from a kill: see `rocks.is_made_first`. Raises STORAGE_FAILED.
     """
     options = data_options(cache)
     options.create_if_missing(True)

@@ -108,14 +108,14 @@ class DutyClients:
     # Requests
 
     def _doors(self) -> tuple[Process, ShardDoors] | None:
-        """Return a process to ask, with its services for duties: the newest active controller's, or one that may be
-        deposed and doesn't know it yet; None if no process can be asked.
+        """Return a process to ask, most often the active controller's, with its services for duties; None if no process
+        can be asked.
         """
         world, processes = self._world, self._world.processes()
-        active = [process for process in processes if process.coordinator.active is not None]
-        process = world.active() if self._rng.random() < 0.7 else None
+        active = world.active()
+        process = active if active is not None and self._rng.random() < 0.9 else None
         if process is None and processes:
-            process = self._rng.choice([*active, *processes])
+            process = self._rng.choice(processes)
         if process is None or world.now < process.machine.stopped_until:
             return None
         assert process.doors is not None
@@ -125,9 +125,12 @@ class DutyClients:
         self,
         ask: Callable[[Process, ShardDoors], Awaitable[object]],
         told: Callable[[MinkaError | None], None] = lambda _: None,
+        at: Process | None = None,
     ) -> None:
-        """Send the request; call `told` once with the error, or with None if the request succeeded."""
-        found = self._doors()
+        """Send the request `at` a process, or at any; call `told` once with the error, or with None if the request
+        succeeded.
+        """
+        found = self._doors() if at is None or at.doors is None else (at, at.doors)
         is_told = False
 
         def tell(outcome: MinkaError | None) -> None:
@@ -168,7 +171,7 @@ class DutyClients:
         self._world.after(self._rng.expovariate(1 / self._pause), self._next)
         changes = (self._create, self._create, self._update, self._delete, self._pin)
         people = (self._rebalance, self._rebalance, self._pause_operation, self._cancel, self._look)
-        others = (self._change_pallet, self._delete_pallet, self._read, self._read, *people)
+        others = (self._change_pallet, self._delete_pallet, *people)
         self._rng.choice(changes if self._rng.random() < 0.7 else others)()
 
     # Duties
@@ -249,20 +252,25 @@ class DutyClients:
                     self._check_gone(name, possible)
                     possible = {NOTHING}
                 self._expected[name] = possible
+            self._read_at_former_controllers(list(payloads))
 
         def ask() -> None:
             self._ask(lambda process, to: self._ask_change(process, to, request), told)
 
         ask()
 
-    def _read(self) -> None:
-        """Read a duty that nobody changes: even a controller that is deposed and doesn't know it yet must not answer
-        with an older state.
+    def _read_at_former_controllers(self, names: list[Name]) -> None:
+        """Read duties whose change has ended at the nodes that are deposed and still take themselves for the active
+        controller: they must not answer with an older state.
         """
-        names = [name for name in self._names if name not in self._busy and not self._specs[name].lazy]
-        if not names:
-            return
-        name = self._rng.choice(names)
+        newest = self._world.active()
+        for process in self._world.processes():
+            if process is not newest and process.coordinator.active is not None:
+                for name in names:
+                    if not self._specs[name].lazy:
+                        self._read(name, process)
+
+    def _read(self, name: Name, at: Process) -> None:
         expected = self._expected[name]
 
         async def read(process: Process, to: ShardDoors) -> None:
@@ -274,7 +282,7 @@ class DutyClients:
                     raise
                 found = NOTHING
             else:
-                found = status.duty.payload_id
+                found = NOTHING if status.duty.deleting else status.duty.payload_id
             is_unchanged = name not in self._busy and self._expected[name] is expected
             if process.alive and is_unchanged and found not in expected:
                 raise Violation(
@@ -283,7 +291,7 @@ class DutyClients:
                     f"it must be one of {sorted(one.hex() for one in expected)}",
                 )
 
-        self._ask(read)
+        self._ask(read, at=at)
 
     async def _ask_change(self, process: Process, to: ShardDoors, request: ChangeDutiesRequest) -> None:
         level = request.consistency

@@ -7,6 +7,7 @@ to reach its own address. In a cluster of two, the only watcher may have lost it
 to agree.
 """
 
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -54,7 +55,15 @@ class _Words:
     """The data ports that don't answer a watcher."""
 
     errors: Mapping[str, str]  # by node: the error that the watcher gets instead of an answer
-    at: float  # when the controller heard it
+    after: float  # the watcher has said it after this time
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The controller's answer to a heartbeat."""
+
+    sequence: int
+    at: float
 
 
 @dataclass(slots=True)
@@ -62,13 +71,16 @@ class DataPortJudge:
     """Times are seconds of the active controller's monotonic clock.
 
     For `grace` seconds after a process has registered, it isn't judged: the watchers still speak of the process before.
-    A watcher's words count for three quarters of `grace`. Without this limit, a controller that had lost its watchers
-    for a while would judge by old words when they are back, before it hears their new ones. With a much shorter limit,
-    a port would seem to answer whenever a heartbeat is late.
+    A watcher's words count while they are at most `grace` old. Without this limit, a controller that had lost its
+    watchers for a while would judge by old words when they are back, before it hears their new ones. With a much
+    shorter limit, a port would seem to answer whenever a heartbeat is late. Since the network may delay a heartbeat,
+    its age counts from the answer that the watcher had got last when it sent the heartbeat. For example: the heartbeat
+    that comes at 7.3 says that the watcher has the answer of 5.0, so its words may be 2.3 seconds old.
     """
 
     grace: float
     _said: dict[str, _Words] = field(default_factory=dict)  # by watcher that gets no answer from some port
+    _answers: dict[str, deque[_Answer]] = field(default_factory=dict)  # by node: those that it may not have got
     _began: dict[str, float] = field(default_factory=dict)  # by node: when its process registered
     _silent: dict[str, Unanswered] = field(default_factory=dict)  # the nodes whose data ports don't answer
     _granted: dict[str, HeartbeatRequest] = field(default_factory=dict)  # by node: its last heartbeat with a clearance
@@ -76,16 +88,27 @@ class DataPortJudge:
     _failed: dict[str, str] = field(default_factory=dict)  # by node: the process that failed because it served nothing
     _is_suspect: bool = False  # more than half of the nodes are silent, so the fault is elsewhere
 
-    def note(self, watcher: str, said: Mapping[str, str], now: float) -> None:
-        """Note the data ports that don't answer a node, and the errors, by the node's last heartbeat."""
-        if said:
-            self._said[watcher] = _Words(said, now)
-        else:
+    def note(self, request: HeartbeatRequest, now: float) -> None:
+        """Note the data ports that don't answer a node, and the errors, by the node's heartbeat. The heartbeat is
+        answered `now`.
+        """
+        watcher, answers = request.node_id, self._answers.setdefault(request.node_id, deque())
+        if answers and request.sequence < answers[-1].sequence:
+            return  # it comes late, by a stream that has ended
+        while answers and answers[0].sequence < request.answered_sequence:
+            answers.popleft()
+        if not request.unanswered:
             self._said.pop(watcher, None)
+        elif answers and answers[0].sequence == request.answered_sequence:
+            self._said[watcher] = _Words({one.node_id: one.reason for one in request.unanswered}, answers[0].at)
+        while answers and answers[0].at < now - self.grace:
+            answers.popleft()
+        answers.append(_Answer(request.sequence, now))
 
     def began(self, node: str, now: float) -> None:
         """A process of the node has registered."""
         self._began[node] = now
+        self._answers.pop(node, None)
         self._withheld.pop(node, None)
         self._failed.pop(node, None)
 
@@ -96,7 +119,7 @@ class DataPortJudge:
         self._said = {watcher: said for watcher, said in self._said.items() if watcher in nodes}
         accused: dict[str, dict[str, str]] = {}  # by node and watcher
         for watcher, words in self._said.items():
-            if is_up(nodes.get(watcher)) and now - words.at <= 0.75 * self.grace:
+            if is_up(nodes.get(watcher)) and now - words.after <= self.grace:
                 for name, reason in words.errors.items():
                     accused.setdefault(name, {})[watcher] = reason
         up = sum(map(is_up, nodes.values()))

@@ -14,10 +14,10 @@ AWAY: Final = "the node was away, or its copy can't be used, and the log is not 
 
 
 @dataclass(slots=True)
-class _Transfer:
+class Transfer:
     """The transfer of a checkpoint to one follower."""
 
-    is_sending: bool = True
+    is_sending: bool = True  # it is on its way
     tries: int = 0  # the checkpoints begun for this follower since it began to follow
     restarted_by: str = ""  # why the last checkpoint was begun after an earlier one
     failures: int = 0  # failed tries in a row
@@ -25,12 +25,15 @@ class _Transfer:
     again_at: float | None = None  # after a failure: the time to probe the follower again
 
 
+_NONE: Final = Transfer(is_sending=False)
+
+
 class Checkpoints:
     """Each transfer is tried once. After a failure and a pause, the leader probes the follower, and may begin again."""
 
     def __init__(self, shared: SharedState) -> None:
         self._shared = shared
-        self._transfers: dict[str, _Transfer] = {}  # by follower: the present transfer, or the last one
+        self._transfers: dict[str, Transfer] = {}  # by follower: the present transfer, or the last one
 
     def __bool__(self) -> bool:
         """True if any follower gets a checkpoint, or got one since it began to follow."""
@@ -49,8 +52,8 @@ class Checkpoints:
             names = {"partition": progress.state.id, "target": progress.node_id, "tries": tries, "reason": reason}
             self._shared.outbox.report(Level.WARNING, "a copy begins again", **names)
 
-    def _begun(self, progress: Progress) -> _Transfer:
-        transfer = self._transfers.setdefault(progress.node_id, _Transfer())
+    def _begun(self, progress: Progress) -> Transfer:
+        transfer = self._transfers.setdefault(progress.node_id, Transfer())
         if not transfer.blocked_by:
             transfer.failures = 0
         transfer.is_sending = True
@@ -59,10 +62,14 @@ class Checkpoints:
             transfer.restarted_by = transfer.blocked_by or (OUTRUN if progress.fell_behind else AWAY)
         return transfer
 
+    def of(self, node: str) -> Transfer:
+        """The present transfer to the node, or the last one; an empty one if there was none. Only for reading."""
+        return self._transfers.get(node, _NONE)
+
     def sent(self, node: str) -> bool:
         """The checkpoint is in place at the node. Returns False if no checkpoint was on its way there."""
-        transfer = self._transfers.get(node)
-        if transfer is None or not transfer.is_sending:
+        transfer = self.of(node)
+        if not transfer.is_sending:
             return False
         transfer.is_sending, transfer.blocked_by = False, ""
         return True
@@ -83,40 +90,19 @@ class Checkpoints:
             self._transfers[node].again_at = None
         return due
 
-    def is_sending(self, node: str) -> bool:
-        """True if a checkpoint is on its way to the node."""
-        return node in self._transfers and self._transfers[node].is_sending
-
     def is_catching_up(self, progress: Progress) -> bool:
         """True if the follower gets a checkpoint, or the log that the leader keeps, within a bound, for this copy."""
         copy_log = progress.state.retention.copy_log(progress.node_id)
-        return self.is_sending(progress.node_id) or (progress.is_replicating and copy_log is not None)
+        return self.of(progress.node_id).is_sending or (progress.is_replicating and copy_log is not None)
 
     def is_under_way(self, node: str) -> bool:
         """True if a checkpoint is on its way to the node, or the pause after a failure isn't over."""
-        transfer = self._transfers.get(node)
-        return transfer is not None and (transfer.is_sending or transfer.again_at is not None)
+        return self.of(node).is_sending or self.of(node).again_at is not None
 
     def any_under_way(self) -> bool:
         """True if `is_under_way` for any follower."""
         return any(self.is_under_way(node) for node in self._transfers)
 
-    def tries(self, node: str) -> int:
-        """See `_Transfer.tries`."""
-        transfer = self._transfers.get(node)
-        return transfer.tries if transfer is not None else 0
-
-    def restarted_by(self, node: str) -> str:
-        """See `_Transfer.restarted_by`; "" if no checkpoint was begun again."""
-        transfer = self._transfers.get(node)
-        return transfer.restarted_by if transfer is not None else ""
-
-    def blocked_by(self, node: str) -> str:
-        """See `_Transfer.blocked_by`."""
-        transfer = self._transfers.get(node)
-        return transfer.blocked_by if transfer is not None else ""
-
     def forget(self, node: str) -> bool:
         """The node no longer follows. Returns True if a checkpoint is on its way to it."""
-        transfer = self._transfers.pop(node, None)
-        return transfer is not None and transfer.is_sending
+        return self._transfers.pop(node, _NONE).is_sending

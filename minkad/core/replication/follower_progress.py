@@ -49,10 +49,8 @@ class Progress:
         "error",
         "fell_behind",
         "is_attached",
-        "is_bringing_load_files",
         "is_queued",
         "leader_epoch",
-        "load_files_end",
         "matched",
         "next",
         "node_id",
@@ -69,8 +67,6 @@ class Progress:
         self.next = 0  # the first offset that isn't sent yet; 0 below REPLICATE
         self.matched = 0  # the follower has the log up to here, as durably as the keyspace asks
         self.is_attached = False  # the follower's data, of a split's child, is still in the parent's database
-        self.load_files_end = -1  # the follower has the files of the loads with marks up to here; -1: not known
-        self.is_bringing_load_files = False  # the shell has an instruction to let the follower get files of loads
         self.error = ""  # the reason why the stream broke; "" since the follower's last answer
         self.fell_behind = False  # the log was trimmed past `next` while entries were sent
         self.is_queued = False  # the sender has an instruction to send to this follower

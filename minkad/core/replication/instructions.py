@@ -64,7 +64,6 @@ class BringLoadFiles:
     """Let a follower get the files of all loads whose marks are in the log; then call `Node.load_files_brought`."""
 
     progress: Progress
-    log_end: int  # of the leader's log now
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """One replica's leadership at one leader_epoch: its followers, the in-sync set, and the hand-over."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from minka.cluster.in_sync import eligible_replicas, has_everything
@@ -22,6 +22,7 @@ from minkad.core.replication.instructions import (
     StopSending,
     WakeAt,
 )
+from minkad.core.replication.load_marks import LoadMarks
 from minkad.core.replication.peer_messages import Ack, Standing
 from minkad.core.replication.replica_state import Copy, ReplicaState
 from minkad.core.replication.shared_state import SharedState
@@ -46,8 +47,7 @@ class Leader:
         self.proposed: IsrProposal | None = None  # at most one at a time, until its outcome is known
         self.progress: dict[str, Progress] = {}  # by node, for all other replicas
         self.counted: Sequence[Progress] = ()  # the followers that the high watermark waits for: a part of `progress`
-        self.marked_loads: set[int] = set()  # by number: loads whose marks this leadership has appended
-        self._newest_load_mark = 0  # the offset of the newest of these marks
+        self.load_marks = LoadMarks(shared)
         self.marked_split = 0  # the child for whose split this leadership has appended a marker
         self._shared = shared
         self._checkpoints = Checkpoints(shared)
@@ -156,7 +156,6 @@ class Leader:
         """The stream to a follower broke, perhaps with messages: the leader probes the follower on the next stream."""
         self._stir()
         progress.error, progress.fell_behind = reason, False
-        progress.load_files_end = -1  # the node may come back without its files
         self.state.retention.late(progress.node_id)
         self._probe(progress)
         self._matched(progress, now)
@@ -289,6 +288,7 @@ class Leader:
             self._shared.outbox.append(CancelCheckpoint(progress))
         self._joining.discard(node)
         self._usable.discard(node)
+        self.load_marks.forget(node)
         del self._caught_up[node]
         progress.wait_for_checkpoint()
         self.state.retention.release(node)
@@ -304,6 +304,7 @@ class Leader:
             self._send(progress)
 
     def _probe(self, progress: Progress) -> None:
+        self.load_marks.forget(progress.node_id)
         progress.probe()
         self._send(progress)
 
@@ -369,7 +370,7 @@ class Leader:
         """A follower has more entries than before, or its stream has broken."""
         node = progress.node_id
         if not progress.is_replicating:
-            if self._checkpoints.is_sending(node):
+            if self._checkpoints.of(node).is_sending:
                 self.state.retention.in_time(node)
             self._stop_joining(node)
         self.advance()
@@ -468,44 +469,24 @@ class Leader:
             keeps_up = now - self._caught_up[node].at <= self._shared.settings.lag_timeout
             if not progress.is_near or not keeps_up or now < self._held.get(node, 0.0):
                 return
-            if not self._has_load_files(progress):
+            if not self.load_marks.has_files(progress):
                 return
             self._joining.add(node)
             self.recount()
         has_all = progress.matched >= max(state.high_watermark, state.ready_at)
-        if has_all and self.proposed is None and not state.gate.is_closed:
+        if has_all and self.proposed is None and not state.gate.is_closed and self.load_marks.has_files(progress):
             self._propose([*state.row.isr, node])
 
-    def _has_load_files(self, progress: Progress) -> bool:
-        """True if the follower has the files of all loads whose marks are in the log. Otherwise, have them brought: if
-        the follower led without a file, and the nodes with the file were gone, it could never take the load in.
-        """
-        if self.state.id not in self._shared.with_load_files or progress.load_files_end >= self._newest_load_mark:
-            return True
-        if not progress.is_bringing_load_files:
-            progress.is_bringing_load_files = True
-            self._shared.outbox.append(BringLoadFiles(progress, self.state.log.end))
-        return False
-
-    def load_files_brought(self, progress: Progress, log_end: int, now: float, *, has_all: bool) -> None:
-        """The follower has the files of the loads with marks up to `log_end`, or (without `has_all`) can't get them."""
-        if self.progress.get(progress.node_id) is not progress:
+    def load_files_brought(self, instruction: BringLoadFiles, now: float, *, has_all: bool) -> None:
+        """See `Node.load_files_brought`."""
+        if not self.load_marks.brought(instruction, has_all=has_all):
             return
-        progress.is_bringing_load_files = False
         self._stir()
         if has_all:
-            progress.load_files_end = log_end
-            self._consider(progress, now)
+            self._consider(instruction.progress, now)
         else:
-            self._held[progress.node_id] = now + self._shared.settings.longest_backoff
-
-    def load_marked(self, number: int, offset: int, have: Collection[str]) -> None:
-        """The mark of the load `number` is in the log. The nodes in `have` have its file."""
-        self.marked_loads.add(number)
-        for node, progress in self.progress.items():
-            if node in have and progress.load_files_end >= self._newest_load_mark:
-                progress.load_files_end = offset
-        self._newest_load_mark = offset
+            self._held[instruction.progress.node_id] = now + self._shared.settings.longest_backoff
+            self._stop_joining(instruction.progress.node_id)
 
     def _may_precede_split(self) -> bool:
         """True if a node that joins now might be unable to make the child of a split: for that, the node needs a copy
@@ -593,7 +574,7 @@ class Leader:
         nodes = [
             node
             for node in self.progress
-            if node in row.adding_replicas or node == row.successor or self._checkpoints.is_sending(node)
+            if node in row.adding_replicas or node == row.successor or self._checkpoints.of(node).is_sending
         ]
         return [self._migration(node, self.progress[node]) for node in nodes]
 
@@ -605,20 +586,20 @@ class Leader:
             self._shared.migrating.discard(self.state.id)
 
     def _migration(self, node: str, progress: Progress) -> MigrationProgress:
-        is_replicating = progress.is_replicating
+        is_replicating, transfer = progress.is_replicating, self._checkpoints.of(node)
         made = MigrationProgress(
             partition_id=self.state.id,
             target=node,
             lag=progress.lag,
             phase=_PHASE.MIGRATION_PHASE_FOLLOW if is_replicating else _PHASE.MIGRATION_PHASE_CHECKPOINT,
             blocked_by=progress.error,
-            tries=self._checkpoints.tries(node),
-            restarted_by=self._checkpoints.restarted_by(node),
+            tries=transfer.tries,
+            restarted_by=transfer.restarted_by,
         )
         if (copy_log := self.state.retention.copy_log(node)) is not None:
             made.kept_log_bytes = copy_log.kept
-        if (blocked_by := self._checkpoints.blocked_by(node)) and not is_replicating:
-            made.blocked_by = blocked_by
+        if transfer.blocked_by and not is_replicating:
+            made.blocked_by = transfer.blocked_by
         hand_over = self._hand_over
         if hand_over is not None and node == hand_over.successor:
             if hand_over.phase != _PHASE.MIGRATION_PHASE_FOLLOW:

@@ -19,6 +19,7 @@ from minkad.core.replication.follower_progress import Progress
 from minkad.core.replication.following import LeaderStream
 from minkad.core.replication.instructions import (
     Apply,
+    BringLoadFiles,
     Changed,
     Instruction,
     IsrProposal,
@@ -219,7 +220,7 @@ class Node(Generic[H]):
         assert leader is not None, replica.state
         assert leader.may_be_in_sync() <= set(have), f"{replica.state}: only {have} have the file"
         offset = replica.state.append(body)
-        leader.load_marked(number, offset, have)
+        leader.load_marks.appended(number, have)
         self._end(replica.state)
         return offset
 
@@ -484,10 +485,11 @@ class Node(Generic[H]):
             leader.checkpoint_failed(progress, reason, now)
             self._answered(progress.state.id, f"no checkpoint for {progress.node_id}: {reason}", now)
 
-    def load_files_brought(self, progress: Progress, log_end: int, now: float, *, has_all: bool) -> None:
-        """The shell has carried out `BringLoadFiles`, or (without `has_all`) the follower can't get the files now."""
+    def load_files_brought(self, instruction: BringLoadFiles, now: float, *, has_all: bool) -> None:
+        """The shell has carried out this instruction, or (without `has_all`) the follower can't get the files now."""
+        progress = instruction.progress
         if (leader := self._leader_of(progress.state.id)) is not None:
-            leader.load_files_brought(progress, log_end, now, has_all=has_all)
+            leader.load_files_brought(instruction, now, has_all=has_all)
             what = "has the files of loads" if has_all else "can't get the files of loads now"
             self._answered(progress.state.id, f"{progress.node_id} {what}", now)
 

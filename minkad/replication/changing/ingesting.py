@@ -147,7 +147,7 @@ class Ingesting:
             if replica.data.loads.has(part.load_number):
                 self._tell_finished(key, leader.leader_epoch)
                 continue
-            if key not in self._preparing and part.load_number not in leader.marked_loads:
+            if key not in self._preparing and part.load_number not in leader.load_marks.loads:
                 self._prepare_soon(replica, leader, part)
             return  # one part at a time, in the order in which the loads were committed
 

@@ -101,10 +101,9 @@ class LoadFiles:
             replica.broke(error)
 
     def _brought(self, instruction: BringLoadFiles, *, has_all: bool) -> None:
-        progress = instruction.progress
         if has_all:
-            self._told.pop((progress.state.id, progress.node_id), None)
-        self._node.load_files_brought(progress, instruction.log_end, self._clock(), has_all=has_all)
+            self._told.pop((instruction.progress.state.id, instruction.progress.node_id), None)
+        self._node.load_files_brought(instruction, self._clock(), has_all=has_all)
 
 
 def _with_marks(sources: LoadSources, partition_id: int) -> list[tuple[int, LoadFile]]:

@@ -363,6 +363,8 @@ class Watched:
         self.h = quick(monkeypatch, raft_id=1)
         self.silent = ""
         self.without_clearance = True
+        self.sequence = 0
+        self.answered: dict[str, int] = {}  # by node: the sequence number of its last heartbeat
 
     async def begin(self) -> None:
         await self.h.begin("a", "b", "c", "d", replicas=3)
@@ -378,7 +380,10 @@ class Watched:
 
     def beat(self, node: str) -> str:
         """Send a heartbeat of the node. Returns the reason for which the answer grants no clearance, or ""."""
-        request = HeartbeatRequest(node_id=node, incarnation="1")
+        self.sequence += 1
+        request = HeartbeatRequest(node_id=node, incarnation="1", sequence=self.sequence)
+        request.answered_sequence = self.answered.get(node, 0)
+        self.answered[node] = self.sequence
         if self.silent:
             request.unanswered.add(node_id=self.silent, reason=NOT_ANSWERED)
             request.without_clearance = self.without_clearance and node == self.silent
@@ -438,10 +443,9 @@ async def test_a_node_without_heartbeats_is_failed_for_its_silence_not_for_its_d
     await watched.begin()
     for _ in range(20):
         watched.h.now += STEP
+        watched.silent = "c"
         for node in "abd":
-            said = HeartbeatRequest(node_id=node, incarnation="1")
-            said.unanswered.add(node_id="c", reason="connection refused")
-            watched.h.controller.heartbeat(said)
+            watched.beat(node)
         await watched.h.look_around()
     row = watched.h.state.nodes["c"]
     assert row.state == NodeState.NODE_STATE_FAILED

@@ -3,7 +3,7 @@
 import pytest
 
 from minka.v1.cluster_pb2 import Node, NodeState
-from minka.v1.coordinator_pb2 import HeartbeatRequest
+from minka.v1.coordinator_pb2 import HeartbeatRequest, UnansweredPort
 from minkad.core.controller.data_ports import DataPortJudge, watched_by
 
 LIVE, FAILED, LEFT = NodeState.NODE_STATE_LIVE, NodeState.NODE_STATE_FAILED, NodeState.NODE_STATE_LEFT
@@ -30,11 +30,25 @@ class Judge:
         self.table = table
         self.now = 100.0
         self.judge = DataPortJudge(GRACE)
+        self.sequence = 0
 
     def say(self, accused: str, watchers: str, reason: str = "no answer") -> None:
         """Let each watcher report, with this reason, that the accused ports don't answer. All other ports answer."""
         for watcher in watchers:
-            self.judge.note(watcher, dict.fromkeys(accused, reason), self.now)
+            self.judge.note(self.words("", watcher), self.now)
+            self.judge.note(self.words(accused, watcher, reason), self.now)
+        self.judge.turn(self.table, self.now)
+
+    def words(self, accused: str, watcher: str, reason: str = "no answer") -> HeartbeatRequest:
+        """The watcher's next heartbeat; the watcher has the answers to all earlier ones."""
+        self.sequence += 1
+        unanswered = [UnansweredPort(node_id=one, reason=reason) for one in accused]
+        return HeartbeatRequest(
+            node_id=watcher, sequence=self.sequence, answered_sequence=self.sequence - 1, unanswered=unanswered
+        )
+
+    def turn(self, seconds: float) -> None:
+        self.now += seconds
         self.judge.turn(self.table, self.now)
 
     def withheld(self) -> str:
@@ -76,14 +90,45 @@ def test_old_words_of_watchers_do_not_count() -> None:
     judge = Judge(nodes("abc"))
     judge.say("a", "bc")
     assert judge.withheld() == "a"
-    judge.now += 0.74 * GRACE
-    judge.judge.turn(judge.table, judge.now)
+    judge.turn(0.99 * GRACE)
     assert judge.withheld() == "a"
-    judge.now += 0.02 * GRACE
-    judge.judge.turn(judge.table, judge.now)
+    judge.turn(0.02 * GRACE)
     assert judge.withheld() == ""
     judge.say("a", "bc")
     assert judge.withheld() == "a"
+
+
+def test_the_words_of_a_heartbeat_that_the_network_delays_are_old() -> None:
+    judge = Judge(nodes("abc"))
+    for watcher in "bc":
+        judge.judge.note(judge.words("", watcher), judge.now)
+        delayed = judge.words("a", watcher)
+        judge.judge.note(delayed, judge.now + 0.9 * GRACE)
+    judge.turn(0.95 * GRACE)
+    assert judge.withheld() == "a"
+    judge.turn(0.1 * GRACE)
+    assert judge.withheld() == ""
+
+
+def test_words_of_unknown_age_do_not_count() -> None:
+    """A new controller has given no answer yet. The network may have delayed the heartbeat for any time."""
+    judge = Judge(nodes("abc"))
+    for watcher in "bc":
+        judge.judge.note(judge.words("a", watcher), judge.now)
+    judge.turn(0.0)
+    assert judge.withheld() == ""
+
+
+def test_a_late_heartbeat_of_a_former_stream_does_not_replace_newer_words() -> None:
+    judge = Judge(nodes("abc"))
+    for watcher in "bc":
+        judge.judge.note(judge.words("", watcher), judge.now)
+        late, newer = judge.words("a", watcher), judge.words("", watcher)
+        newer.answered_sequence = late.answered_sequence
+        judge.judge.note(newer, judge.now)
+        judge.judge.note(late, judge.now)
+    judge.turn(0.0)
+    assert judge.withheld() == ""
 
 
 def test_a_nodes_own_report_alone_does_not_make_its_port_dead() -> None:

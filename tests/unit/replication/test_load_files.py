@@ -22,7 +22,7 @@ class Leader:
 
     def __init__(self, *kept: tuple[int, str]) -> None:
         self.pulled: list[tuple[str, int, str]] = []
-        self.brought: list[tuple[int, bool]] = []
+        self.brought: list[bool] = []
         self.may = asyncio.Event()
         self.error: MinkaError | None = None
         states = {1: LoadState.LOAD_STATE_STAGING, 2: LoadState.LOAD_STATE_ABORTED, 3: LoadState.LOAD_STATE_COMMITTED}
@@ -43,13 +43,13 @@ class Leader:
         if self.error is not None:
             raise self.error
 
-    def load_files_brought(self, _progress: object, log_end: int, _now: float, *, has_all: bool) -> None:
-        self.brought.append((log_end, has_all))
+    def load_files_brought(self, _instruction: BringLoadFiles, _now: float, *, has_all: bool) -> None:
+        self.brought.append(has_all)
 
     def bring(self, partition_id: int = 7, node: str = "byzantium", leader_epoch: int = 1) -> None:
         state = SimpleNamespace(id=partition_id)
         progress: Any = SimpleNamespace(node_id=node, state=state, leader_epoch=leader_epoch)
-        self.parts.bring(BringLoadFiles(progress, 12))
+        self.parts.bring(BringLoadFiles(progress))
 
     async def bring_again(self, node: str = "byzantium", leader_epoch: int = 1) -> None:
         """Bring the files, and wait for the end of that."""
@@ -64,14 +64,14 @@ async def test_a_follower_gets_the_files_of_loads_that_may_have_marks() -> None:
     leader.bring()
     await until(lambda: bool(leader.brought))
     assert leader.pulled == [("byzantium", 3, "committed"), ("byzantium", 4, "done")]
-    assert leader.brought == [(12, True)]
+    assert leader.brought == [True]
 
 
 @pytest.mark.parametrize("partition_id", [7, 8])
 async def test_without_such_files_the_follower_joins_at_once(partition_id: int) -> None:
     leader = Leader((1, "staged"))
     leader.bring(partition_id)
-    assert leader.brought == [(12, True)]
+    assert leader.brought == [True]
 
 
 async def test_a_file_that_can_not_be_had_is_reported() -> None:
@@ -79,7 +79,7 @@ async def test_a_file_that_can_not_be_had_is_reported() -> None:
     leader.error = MinkaError(Code.UNKNOWN_FILE, "no node has it")
     leader.bring()
     await until(lambda: bool(leader.brought))
-    assert leader.brought == [(12, False)]
+    assert leader.brought == [False]
 
 
 async def test_a_file_that_takes_long_holds_up_no_other_partition(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +89,7 @@ async def test_a_file_that_takes_long_holds_up_no_other_partition(monkeypatch: p
     for _ in range(2 * module._PULLS_AT_ONCE):
         leader.bring()
     await until(lambda: len(leader.brought) == 2 * module._PULLS_AT_ONCE)
-    assert set(leader.brought) == {(12, False)}
+    assert set(leader.brought) == {False}
 
 
 async def test_the_end_of_the_node_gives_the_pulls_up() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from minkad.core.replication.follower_progress import Progress
 from minkad.core.replication.instructions import BringLoadFiles, IsrProposal
 from minkad.core.replication.peer_messages import Standing
 from minkad.core.replication.replica import Replica
@@ -95,21 +96,29 @@ def bring(bench: Bench, replica: Replica) -> list[BringLoadFiles]:
     return bench.take(BringLoadFiles)
 
 
+def with_files(bench: Bench, replica: Replica) -> Progress:
+    """Let byzantium have the files of loads without joining."""
+    (instruction,) = bring(bench, replica)
+    bench.view.low.add("byzantium")
+    bench.node.load_files_brought(instruction, bench.now, has_all=True)
+    bench.view.low.clear()
+    return instruction.progress
+
+
 def test_a_follower_gets_the_files_of_loads_before_it_joins() -> None:
     bench, replica = led()
     (instruction,) = bring(bench, replica)
-    assert instruction.log_end == 2
     assert "byzantium" not in leader_of(replica).may_be_in_sync()
     bench.ack(replica, "byzantium")
     assert bench.take_all() == [], "it isn't asked twice at a time"
-    bench.node.load_files_brought(instruction.progress, instruction.log_end, bench.now, has_all=True)
+    bench.node.load_files_brought(instruction, bench.now, has_all=True)
     assert proposed(bench) == [("athens", "byzantium")]
 
 
 def test_a_follower_that_can_not_get_a_file_is_asked_again_later() -> None:
     bench, replica = led()
     (instruction,) = bring(bench, replica)
-    bench.node.load_files_brought(instruction.progress, instruction.log_end, bench.now, has_all=False)
+    bench.node.load_files_brought(instruction, bench.now, has_all=False)
     bench.node.check(1, bench.now, stalled=False, nodes_changed=False)
     assert bench.take(BringLoadFiles) == []
     bench.now += SETTINGS.longest_backoff
@@ -122,10 +131,10 @@ def test_tries_to_get_a_file_take_one_place_in_the_story() -> None:
     bench, replica = led()
     (instruction,) = bring(bench, replica)
     for _ in range(5):
-        bench.node.load_files_brought(instruction.progress, instruction.log_end, bench.now, has_all=False)
+        bench.node.load_files_brought(instruction, bench.now, has_all=False)
         bench.now += SETTINGS.longest_backoff
         bench.node.check(1, bench.now, stalled=False, nodes_changed=False)
-        assert bench.take(BringLoadFiles) == [instruction]
+        (instruction,) = bench.take(BringLoadFiles)
     told = [(one.what, one.times) for one in replica.story.all() if "files of loads" in one.what]
     assert told == [("byzantium can't get the files of loads now", 5)]
 
@@ -136,34 +145,71 @@ def test_a_mark_that_is_appended_meanwhile_needs_another_file() -> None:
     bench.node.append_load_mark(bench.hosted(1), 7, a_write(), {"athens"})
     bench.sync(replica)
     sent(instruction.progress)
-    bench.node.load_files_brought(instruction.progress, instruction.log_end, bench.now, has_all=True)
+    bench.node.load_files_brought(instruction, bench.now, has_all=True)
     bench.ack(replica, "byzantium", 3)
-    assert [one.log_end for one in bench.take(BringLoadFiles)] == [3]
+    assert bench.take(BringLoadFiles) == [instruction]
 
 
 @pytest.mark.parametrize("has_file", [True, False])
 def test_a_follower_that_has_the_file_of_the_next_mark_may_join(has_file: bool) -> None:
     bench, replica = led()
-    bench.view.low.add("byzantium")  # so it doesn't join yet
-    bench.align(replica, "byzantium")
-    bench.with_load_files.add(1)
-    leader_of(replica).progress["byzantium"].load_files_end = 2
+    progress = with_files(bench, replica)
     bench.node.append_load_mark(bench.hosted(1), 7, a_write(), {"athens", "byzantium"} if has_file else {"athens"})
     bench.sync(replica)
-    bench.view.low.clear()
-    sent(leader_of(replica).progress["byzantium"])
+    sent(progress)
     bench.ack(replica, "byzantium", 3)
     assert proposed(bench) == ([("athens", "byzantium")] if has_file else [])
 
 
 def test_a_follower_that_comes_back_is_asked_for_the_files_again() -> None:
     bench, replica = led()
+    progress = with_files(bench, replica)
+    bench.node.follower_lost(progress, "it restarts", bench.now)
+    assert bring(bench, replica) == [BringLoadFiles(progress)]
+
+
+def test_a_follower_that_is_removed_and_added_again_is_asked_for_the_files_again() -> None:
+    bench, replica = led()
+    with_files(bench, replica)
+    bench.adopt(replica, replicas=["athens", "cyrene"])
+    bench.adopt(replica, replicas=["athens", "cyrene", "byzantium"])
+    assert [one.progress.node_id for one in bring(bench, replica)] == ["byzantium"]
+
+
+def test_after_skipped_rows_a_follower_is_asked_for_the_files_again() -> None:
+    """One of these rows may have removed the follower, and so its files, and a later one may have added it again."""
+    bench, replica = led()
+    progress = with_files(bench, replica)
+    bench.adopt(replica, partition_epoch=replica.row.partition_epoch + 2)
+    assert bring(bench, replica) == [BringLoadFiles(progress)]
+
+
+def test_an_answer_about_files_that_the_follower_may_have_lost_since_does_not_count() -> None:
+    bench, replica = led()
     (instruction,) = bring(bench, replica)
-    bench.node.load_files_brought(instruction.progress, instruction.log_end, bench.now, has_all=False)
-    instruction.progress.load_files_end = 2
     bench.node.follower_lost(instruction.progress, "it restarts", bench.now)
-    bench.now += SETTINGS.longest_backoff
-    assert bring(bench, replica) == [instruction]
+    (again,) = bring(bench, replica)
+    bench.node.load_files_brought(instruction, bench.now, has_all=True)
+    assert proposed(bench) == []
+    bench.node.load_files_brought(again, bench.now, has_all=True)
+    assert proposed(bench) == [("athens", "byzantium")]
+
+
+def test_a_follower_that_is_about_to_join_is_asked_for_the_files_again_once_it_comes_back() -> None:
+    bench, replica = led()
+    bench.align(replica, "cyrene")  # it is proposed, so the leader proposes nothing else
+    (instruction,) = bring(bench, replica)
+    bench.node.load_files_brought(instruction, bench.now, has_all=True)
+    assert "byzantium" in leader_of(replica).may_be_in_sync()
+    bench.node.follower_lost(instruction.progress, "it restarts", bench.now)
+    bench.align(replica, "byzantium")
+    bench.adopt(replica, isr=["athens", "cyrene"])
+    bench.take_all()
+    bench.node.check(1, bench.now, stalled=False, nodes_changed=False)
+    (again,) = bench.take_all()
+    assert isinstance(again, BringLoadFiles)
+    bench.node.load_files_brought(again, bench.now, has_all=False)
+    assert "byzantium" not in leader_of(replica).may_be_in_sync()
 
 
 def test_a_load_is_marked_only_once_all_that_may_be_in_sync_have_its_file() -> None:

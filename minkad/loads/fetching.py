@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection
+from functools import partial
 from typing import Final
 
 from minka.errors import Code, MinkaError
@@ -10,7 +11,7 @@ from minka.v1.load_api_pb2 import FetchRequest
 from minka.v1.loads_pb2 import LoadFile
 from minkad.core.state import OwnTable, is_up
 from minkad.loads.spool import Spool
-from minkad.process import tasks
+from minkad.process.shared_work import SharedWork
 
 log: Final = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ class Fetching:
         self._fetch = fetch
         self._table = table
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._under_way: dict[tuple[int, str], asyncio.Task[None]] = {}  # by the number of the load, and name
+        self._under_way = SharedWork()  # by the number of the load, and name
 
     async def ensure(self, number: int, file: LoadFile, first: Collection[str] = ()) -> None:
         """Fetch the file unless it is here. After the call, the file is here durably. Asks the nodes in `first` that
@@ -41,13 +42,8 @@ class Fetching:
         STORAGE_FAILED.
         """
         while not self._spool.has(number, file.name, file.checksum):
-            key = number, file.name
-            task = self._under_way.get(key)
-            if task is None:
-                task = tasks.awaited(self._get(number, file, self._in_order(first)), f"fetching {file.name}")
-                self._under_way[key] = task
-                task.add_done_callback(lambda _, key=key: self._under_way.pop(key))  # type: ignore[misc]
-            await asyncio.shield(task)
+            work = partial(self._get, number, file, self._in_order(first))
+            await self._under_way.wait_for((number, file.name), work, f"fetching {file.name}")
 
     def _in_order(self, first: Collection[str]) -> list[str]:
         up = {node.id for node in self._table.state.nodes.values() if is_up(node)}
@@ -56,10 +52,7 @@ class Fetching:
 
     async def close(self) -> None:
         """Give up the fetches under way."""
-        tasks = list(self._under_way.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._under_way.close()
 
     async def _get(self, number: int, file: LoadFile, nodes: Collection[str]) -> None:
         failures: dict[str, MinkaError] = {}

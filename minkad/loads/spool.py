@@ -10,6 +10,7 @@ import shutil
 import uuid
 import zlib
 from collections.abc import AsyncIterator, Callable, Container, Iterable
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -20,12 +21,14 @@ from minka.v1.loads_pb2 import LoadFile
 from minkad.loads.inspect import Content, Inspect
 from minkad.loads.worker import Worker
 from minkad.process.failpoints import failpoint
+from minkad.process.shared_work import SharedWork
 from minkad.storage.checkpoint import sync_folder, sync_path
 from minkad.storage.rocks import storage_error
 from minkad.storage.threads import on_thread
 
 _WRITE_BYTES: Final = 1024 * 1024
 _VERIFIED_SECONDS: Final = 300.0
+_VERIFIED_AT_ONCE: Final = 2  # other work needs the threads, too
 _ENDING: Final = ".sst"
 _ABOUT: Final = ".about"
 _PARTS: Final = "parts"  # the folder for files that are being written or made
@@ -42,6 +45,8 @@ class Spool:
         self._by_partition: dict[int, dict[tuple[int, str], LoadFile]] = {}  # the same files, by load and name in each
         self._expected = 0  # bytes on their way here
         self._verified: dict[tuple[int, str, int], float] = {}  # by load, name and checksum: when it was verified
+        self._verifying = SharedWork()  # by the same key
+        self._slots = asyncio.Semaphore(_VERIFIED_AT_ONCE)
         self._inspector = Worker("minkad.loads.inspect")
 
     async def start(self) -> None:
@@ -55,7 +60,8 @@ class Spool:
                 self._add(number, file)
 
     async def close(self) -> None:
-        """End the process that inspects files."""
+        """Give up the checks under way, and end the process that inspects files."""
+        await self._verifying.close()
         await self._inspector.close()
 
     # Existing files
@@ -198,16 +204,20 @@ class Spool:
 
     async def verify(self, number: int, name: str, checksum: int) -> None:
         """Check that the file's content on the disk has this CRC-32. Calls in the next 5 minutes don't read the file
-        again. Raises UNKNOWN_FILE, STORAGE_FAILED, and CORRUPT_DATA if the file is damaged: then it has been removed.
+        again. The check goes on if the caller is cancelled, since it may take longer than a caller waits. Raises
+        UNKNOWN_FILE, STORAGE_FAILED, and CORRUPT_DATA if the file is damaged: then it has been removed.
         """
         key, now = (number, name, checksum), asyncio.get_running_loop().time()
         self._verified = {one: at for one, at in self._verified.items() if now - at < _VERIFIED_SECONDS}
         self.find(number, name)
-        if key in self._verified:
-            return
+        if key not in self._verified:
+            await self._verifying.wait_for(key, partial(self._verify, *key), f"checking {name}")
+
+    async def _verify(self, number: int, name: str, checksum: int) -> None:
         path = self.path(number, name)
         try:
-            found = await on_thread(checksum_of, path)
+            async with self._slots:
+                found = await on_thread(checksum_of, path)
         except FileNotFoundError:
             self._forget(number, name)
             raise MinkaError(Code.UNKNOWN_FILE, f"{path} is gone") from None
@@ -217,7 +227,7 @@ class Spool:
             await self.remove(number, [name])
             text = f"{path} has CRC-32 {found:08x}, and was committed with {checksum:08x}"
             raise MinkaError(Code.CORRUPT_DATA, text)
-        self._verified[key] = now
+        self._verified[number, name, checksum] = asyncio.get_running_loop().time()
 
     # Outgoing files
 

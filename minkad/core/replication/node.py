@@ -608,7 +608,6 @@ _TOLD: Final[dict[type[Instruction], Callable[[Any], tuple[int, str]]]] = {
     i.StopSending: lambda it: (it.progress.state.id, f"stop sending to {it.progress.node_id}"),
     i.SendCheckpoint: lambda it: (it.progress.state.id, f"send {it.progress.node_id} a checkpoint"),
     i.CancelCheckpoint: lambda it: (it.progress.state.id, f"send {it.progress.node_id} no checkpoint"),
-    i.BringLoadFiles: lambda it: (it.progress.state.id, f"let {it.progress.node_id} get the files of loads"),
     i.IsrProposal: lambda it: (it.partition_id, f"propose that {', '.join(it.isr)} are in sync"),
     i.AskHandOver: lambda it: (it.request.partition_id, f"ask to hand over to {it.request.target}"),
     i.AskFinishSplit: lambda it: (it.request.partition_id, "ask to end the split"),

@@ -49,7 +49,6 @@ _FLUSH_FIRST_BYTES: Final = 256 * 1024  # with more unflushed data, flush before
 _TOLD_AT_ONCE: Final = 1000  # parts in one call to the controller
 _LOOKED_AT_ONCE: Final = 200  # partitions, before other tasks get a turn
 _PREPARED_AT_ONCE: Final = 16
-_LINKS_AT_ONCE: Final = 2  # files that are read at the same time, for their checksums
 
 Key = tuple[int, int]  # load number, partition id
 
@@ -93,7 +92,6 @@ class Ingesting:
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.Task[None] | None = None
         self._slots = asyncio.Semaphore(_PREPARED_AT_ONCE)
-        self._links = asyncio.Semaphore(_LINKS_AT_ONCE)
         self._taking = asyncio.Lock()  # one file at a time: taking it in holds the GIL for some milliseconds
 
     def start(self) -> None:
@@ -196,8 +194,7 @@ class Ingesting:
         """
         file, row = _file_of(part), replica.state.row
         await self._fetching.ensure(part.load_number, file, row.replicas)
-        async with self._links:
-            await self._spool.verify(part.load_number, part.name, part.checksum)
+        await self._spool.verify(part.load_number, part.name, part.checksum)
         request = PullFileRequest(load_number=part.load_number, file=file)
         wanted = set(row.replicas).difference(row.removing_replicas) | leader.may_be_in_sync()
         present = [node for node in sorted(wanted - {self._node.id}) if not self._is_absent(node)]
@@ -319,8 +316,7 @@ class Ingesting:
         while _is_same(replica, data):
             try:
                 await self._fetching.ensure(mark.load_number, file, replica.state.row.replicas)
-                async with self._links:
-                    return await self._spool.link(mark.load_number, mark.name, mark.checksum)
+                return await self._spool.link(mark.load_number, mark.name, mark.checksum)
             except MinkaError as error:
                 self._wait_for((mark.load_number, replica.id), error)
                 if error.code is Code.UNKNOWN_FILE and self._is_to_be_had_otherwise(replica, mark):

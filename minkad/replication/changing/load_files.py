@@ -6,7 +6,8 @@ the files went then, this follower would lead without a way to the rows of the l
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -23,7 +24,16 @@ log: Final = logging.getLogger(__name__)
 
 _PULLS_AT_ONCE: Final = 64  # by one node
 _WAIT_SECONDS: Final = 1.0  # then others pull; the node goes on fetching the file, and the leader asks again later
+_MOST_REASONS: Final = 8
 _WITHOUT_MARK: Final = (LoadState.LOAD_STATE_STAGING, LoadState.LOAD_STATE_ABORTED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What the log says about a follower: the last reasons why it couldn't join, since it last had all files."""
+
+    leader_epoch: int
+    reasons: deque[str] = field(default_factory=lambda: deque(maxlen=_MOST_REASONS))
 
 
 class LoadFiles:
@@ -35,6 +45,7 @@ class LoadFiles:
         self._clock = around.clock
         self._slots = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(_PULLS_AT_ONCE))  # by node
         self._tasks: set[asyncio.Task[None]] = set()
+        self._told: dict[tuple[int, str], _Told] = {}  # by partition, and node
 
     async def close(self) -> None:
         """Give up the pulls under way."""
@@ -58,24 +69,40 @@ class LoadFiles:
         self, sources: LoadSources, files: list[tuple[int, LoadFile]], instruction: BringLoadFiles
     ) -> None:
         node_id = instruction.progress.node_id
-        try:
-            for number, file in files:
+        for number, file in files:
+            try:
                 async with self._slots[node_id], asyncio.timeout(_WAIT_SECONDS):
                     await sources.pull(node_id, PullFileRequest(load_number=number, file=file))
-        except TimeoutError:
-            self._brought(instruction, has_all=False)
-        except MinkaError as error:
-            names = {"node": node_id, "partition": instruction.progress.state.id, "reason": str(error)}
+            except TimeoutError:
+                late = f"isn't there and checked after {_WAIT_SECONDS:g} s; the node goes on with it"
+                self._tell(instruction, f"{file.name} of load {number} {late}")
+                self._brought(instruction, has_all=False)
+                return
+            except MinkaError as error:
+                self._tell(instruction, str(error))
+                self._brought(instruction, has_all=False)
+                return
+        self._brought(instruction, has_all=True)
+
+    def _tell(self, instruction: BringLoadFiles, reason: str) -> None:
+        """Log once why a node can't join, since the leader tries once a second."""
+        progress = instruction.progress
+        key = progress.state.id, progress.node_id
+        told = self._told.get(key)
+        if told is None or told.leader_epoch != progress.leader_epoch:
+            told = self._told[key] = _Told(progress.leader_epoch)
+        if reason not in told.reasons:
+            told.reasons.append(reason)
+            names = {"node": progress.node_id, "partition": progress.state.id, "reason": reason}
             log.info("a node can't join an in-sync set before it has the files of loads", extra=names)
-            self._brought(instruction, has_all=False)
-        else:
-            self._brought(instruction, has_all=True)
 
     def _broke(self, partition_id: int, error: BaseException) -> None:
         if (replica := self._node.replicas.get(partition_id)) is not None:
             replica.broke(error)
 
     def _brought(self, instruction: BringLoadFiles, *, has_all: bool) -> None:
+        if has_all:
+            self._told.pop((instruction.progress.state.id, instruction.progress.node_id), None)
         self._node.load_files_brought(instruction, self._clock(), has_all=has_all)
 
 

@@ -1,6 +1,8 @@
 """A leader lets a follower get the files of loads before the follower joins the in-sync set."""
 
 import asyncio
+import logging
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,9 +46,16 @@ class Leader:
     def load_files_brought(self, _instruction: BringLoadFiles, _now: float, *, has_all: bool) -> None:
         self.brought.append(has_all)
 
-    def bring(self, partition_id: int = 7) -> None:
-        progress: Any = SimpleNamespace(node_id="byzantium", state=SimpleNamespace(id=partition_id))
+    def bring(self, partition_id: int = 7, node: str = "byzantium", leader_epoch: int = 1) -> None:
+        state = SimpleNamespace(id=partition_id)
+        progress: Any = SimpleNamespace(node_id=node, state=state, leader_epoch=leader_epoch)
         self.parts.bring(BringLoadFiles(progress))
+
+    async def bring_again(self, node: str = "byzantium", leader_epoch: int = 1) -> None:
+        """Bring the files, and wait for the end of that."""
+        count = len(self.brought)
+        self.bring(node=node, leader_epoch=leader_epoch)
+        await until(lambda: len(self.brought) > count)
 
 
 async def test_a_follower_gets_the_files_of_loads_that_may_have_marks() -> None:
@@ -90,3 +99,51 @@ async def test_the_end_of_the_node_gives_the_pulls_up() -> None:
     await until(lambda: bool(leader.pulled))
     await leader.parts.close()
     assert leader.brought == []
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[tuple[str, str]]]:
+    """Returns the node and the reason of each line of the log, and begins anew."""
+    caplog.set_level(logging.INFO, module.log.name)
+
+    def told() -> list[tuple[str, str]]:
+        found = [(record.__dict__["node"], record.__dict__["reason"]) for record in caplog.records]
+        caplog.clear()
+        return found
+
+    return told
+
+
+async def test_the_log_says_once_why_a_node_can_not_join(
+    monkeypatch: pytest.MonkeyPatch, told: Callable[[], list[tuple[str, str]]]
+) -> None:
+    """Reasons that take turns are logged once, too: a fetch takes several seconds, and then fails."""
+    monkeypatch.setattr(module, "_WAIT_SECONDS", 0.01)
+    leader, gone = Leader((3, "one")), MinkaError(Code.UNKNOWN_FILE, "no node has it")
+    late = "one of load 3 isn't there and checked after 0.01 s; the node goes on with it"
+    for _ in range(3):
+        leader.may.clear()
+        await leader.bring_again()
+        leader.may.set()
+        leader.error = gone
+        await leader.bring_again()
+        await leader.bring_again("cyrene")
+    assert told() == [("byzantium", late), ("byzantium", str(gone)), ("cyrene", str(gone))]
+    leader.error = None
+    await leader.bring_again()
+    leader.error = gone
+    for node in "byzantium", "cyrene":
+        await leader.bring_again(node)
+    assert told() == [("byzantium", str(gone))], "this node had all files in between"
+    for _ in range(2):
+        await leader.bring_again("cyrene", leader_epoch=2)
+    assert told() == [("cyrene", str(gone))]
+
+
+async def test_the_log_of_reasons_does_not_grow(told: Callable[[], list[tuple[str, str]]]) -> None:
+    leader = Leader((3, "one"))
+    for number in range(100):
+        leader.error = MinkaError(Code.UNREACHABLE, f"connection {number} was lost")
+        await leader.bring_again()
+    assert len(told()) == 100
+    assert sum(len(one.reasons) for one in leader.parts._told.values()) <= 10

@@ -1,7 +1,8 @@
 """A node's spool, which keeps the files of loads."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,14 @@ from typing import Any
 import pytest
 
 from minka.bulk.row_digest import Digest
-from minka.bulk.sst_files import Written, write_sst
+from minka.bulk.sst_files import Written, checksum_of, write_sst
 from minka.errors import Code, MinkaError
 from minka.v1.cluster_pb2 import Node, NodeState
 from minka.v1.load_api_pb2 import FetchRequest
 from minka.v1.loads_pb2 import Load, LoadFile, LoadPart, LoadState
 from minkad.core.state import LoadTable, State
 from minkad.loads import fetching as fetching_module
+from minkad.loads import spool as spool_module
 from minkad.loads import uploading as module
 from minkad.loads.collecting import Collecting
 from minkad.loads.fetching import Fetching
@@ -24,6 +26,7 @@ from minkad.loads.throttle import Throttle
 from minkad.loads.uploading import Uploading
 from minkad.process.rate_limits import RateLimits
 from tests.own_table import Table
+from tests.unit.client.asking import until
 
 _S = LoadState
 
@@ -104,6 +107,99 @@ async def test_a_damaged_file_is_found_and_removed(tmp_path: Path) -> None:
     assert not spool.files(7)
     await refused(Code.UNKNOWN_FILE, spool.link(7, "one", file.checksum))
     assert on_disk(spool.folder) == []
+
+
+class Reads:
+    """The checks of files on threads. Each one takes a thread until `may_end` is set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun: list[str] = []
+        self.at_once = self.most_at_once = 0
+        self.may_end = threading.Event()
+        self._lock = threading.Lock()
+        monkeypatch.setattr(spool_module, "checksum_of", self._read)
+
+    def _read(self, path: Path) -> int:
+        with self._lock:
+            self.begun.append(path.stem)
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        assert self.may_end.wait(5)
+        with self._lock:
+            self.at_once -= 1
+        return checksum_of(path)
+
+
+async def impatient(check: Coroutine[Any, Any, None]) -> None:
+    """Wait for a check only for a moment, like a leader that lets a follower get a file."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await check
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reads]:
+    reads = Reads(monkeypatch)
+    yield reads
+    reads.may_end.set()
+
+
+async def test_a_check_goes_on_when_nobody_waits_for_it_any_longer(tmp_path: Path, reads: Reads) -> None:
+    """Otherwise, a file that takes longer to read than its leader waits would never count as checked."""
+    file, data = written(tmp_path / "one.sst", 1000)
+    spool = Spool(tmp_path / "spool", plenty)
+    await spool.receive(7, file, chunks(data), is_checked=True)
+    for _ in range(3):
+        await impatient(spool.verify(7, "one", file.checksum))
+    reads.may_end.set()
+    await spool.verify(7, "one", file.checksum)
+    await spool.discard(await spool.link(7, "one", file.checksum))
+    assert reads.begun == ["one"]
+    await spool.close()
+
+
+async def test_a_damaged_file_is_removed_although_nobody_waits_for_its_check(tmp_path: Path, reads: Reads) -> None:
+    file, data = written(tmp_path / "one.sst", 1000)
+    spool = Spool(tmp_path / "spool", plenty)
+    await spool.receive(7, file, chunks(data), is_checked=True)
+    spool.path(7, "one").write_bytes(data[:-1] + b"?")
+    await impatient(spool.verify(7, "one", file.checksum))
+    reads.may_end.set()
+    await until(lambda: not spool.files(7))
+    await until(lambda: on_disk(spool.folder) == [])
+    await spool.close()
+
+
+async def test_two_files_are_checked_at_a_time(tmp_path: Path, reads: Reads) -> None:
+    """Clients' reads and syncs need the other threads. A file keeps its place in the queue while nobody waits for it,
+    and all checks of a file take one place.
+    """
+    file, data = written(tmp_path / "one.sst", 1000)
+    spool = Spool(tmp_path / "spool", plenty)
+    names = [f"file-{n}" for n in range(6)]
+    for name in names:
+        file.name = name
+        await spool.receive(7, file, chunks(data), is_checked=True)
+    await asyncio.gather(*(impatient(spool.verify(7, name, file.checksum)) for name in names for _ in range(2)))
+    await until(lambda: len(reads.begun) >= 2)
+    assert reads.begun == names[:2]
+    reads.may_end.set()
+    await until(lambda: len(reads.begun) == len(names))
+    await asyncio.gather(*(spool.verify(7, name, file.checksum) for name in names))
+    assert (sorted(reads.begun), reads.most_at_once) == (names, 2)
+    await spool.close()
+
+
+async def test_the_end_of_the_node_gives_the_checks_up(tmp_path: Path, reads: Reads) -> None:
+    file, data = written(tmp_path / "one.sst", 1000)
+    spool = Spool(tmp_path / "spool", plenty)
+    for file.name in "one", "two", "three":
+        await spool.receive(7, file, chunks(data), is_checked=True)
+    await asyncio.gather(*(impatient(spool.verify(7, name, file.checksum)) for name in ("one", "two", "three")))
+    await until(lambda: len(reads.begun) >= 2)
+    asyncio.get_running_loop().call_later(0.05, reads.may_end.set)  # a thread can't be interrupted
+    await spool.close()
+    assert (reads.begun, reads.at_once) == (["one", "two"], 0)
 
 
 async def test_a_file_is_fetched_from_a_node_that_has_it_whole(tmp_path: Path) -> None:

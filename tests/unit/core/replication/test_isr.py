@@ -126,6 +126,19 @@ def test_a_follower_that_can_not_get_a_file_is_asked_again_later() -> None:
     assert bench.take(BringLoadFiles) == [instruction]
 
 
+def test_tries_to_get_a_file_take_one_place_in_the_story() -> None:
+    """A leader tries once a second. If each try took places of its own, a minute of tries would fill the story."""
+    bench, replica = led()
+    (instruction,) = bring(bench, replica)
+    for _ in range(5):
+        bench.node.load_files_brought(instruction, bench.now, has_all=False)
+        bench.now += SETTINGS.longest_backoff
+        bench.node.check(1, bench.now, stalled=False, nodes_changed=False)
+        (instruction,) = bench.take(BringLoadFiles)
+    told = [(one.what, one.times) for one in replica.story.all() if "files of loads" in one.what]
+    assert told == [("byzantium can't get the files of loads now", 5)]
+
+
 def test_a_mark_that_is_appended_meanwhile_needs_another_file() -> None:
     bench, replica = led()
     (instruction,) = bring(bench, replica)

@@ -1,6 +1,5 @@
 """A node's spool over gRPC: its control calls, and its files as raw bytes."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, TypeVar
 
@@ -34,9 +33,9 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 T = TypeVar("T", bound=Message)
 
-_SMALL_BYTES: Final = 64 * 1024  # a message with a part of a file, while the link may be slow
-_UNCERTAIN_BYTES: Final = 8 * 1024 * 1024  # buffers take about half of this at once, however slow the link is
-_QUICK_SECONDS: Final = 0.25  # for 1 MiB
+# In a message with a part of a file. The node that fetches hears nothing until a message has come completely, and gives
+# up after 5 s; messages of 64 KiB would cost a quarter more processor time.
+_PART_BYTES: Final = 256 * 1024
 _PULL_SECONDS: Final = 600.0  # a file may be large, and other files may come first
 
 
@@ -115,8 +114,9 @@ def spool_handler(spool: Spool, uploading: Uploading) -> grpc.GenericRpcHandler:
         wanted = _checked(FetchRequest, request)
         file: LoadFile = spool.find(wanted.load_number, wanted.name)
         yield file.SerializeToString()
-        async for message in _messages(spool.read(wanted.load_number, wanted.name)):
-            yield message
+        async for chunk in spool.read(wanted.load_number, wanted.name):
+            for start in range(0, len(chunk), _PART_BYTES):
+                yield chunk[start : start + _PART_BYTES]
 
     service = UPLOAD_METHOD.strip("/").split("/")[0]
     handlers: dict[str, Any] = {
@@ -124,21 +124,6 @@ def spool_handler(spool: Spool, uploading: Uploading) -> grpc.GenericRpcHandler:
         FETCH_METHOD.rsplit("/", 1)[1]: grpc.unary_stream_rpc_method_handler(fetch),
     }
     return grpc.method_handlers_generic_handler(service, handlers)
-
-
-async def _messages(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The chunks over a link that is known to be quick, and small pieces of them otherwise: the node that fetches hears
-    nothing until a message has come completely, and gives up after some seconds. Small messages alone would cost the
-    two nodes a quarter more processor time.
-    """
-    clock = asyncio.get_running_loop().time
-    sent, is_quick = 0, False
-    async for chunk in chunks:
-        began, size = clock(), len(chunk) if is_quick else _SMALL_BYTES
-        for start in range(0, len(chunk), size):
-            yield chunk[start : start + size]
-        sent += len(chunk)
-        is_quick = sent >= _UNCERTAIN_BYTES and clock() - began < _QUICK_SECONDS
 
 
 def _checked(kind: type[T], raw: bytes) -> T:

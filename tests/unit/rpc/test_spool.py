@@ -5,16 +5,13 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
-import pytest
-
 from minka.bulk.bulk_loads import FETCH_METHOD
 from minka.v1.load_api_pb2 import FetchRequest
 from minka.v1.loads_pb2 import LoadFile
 from minkad.loads.spool import Spool
 from minkad.rpc import spool as module
 
-KIB = 1024
-MIB = 1024 * KIB
+MIB = 1024 * 1024
 
 
 async def content(data: bytes) -> AsyncIterator[bytes]:
@@ -31,23 +28,12 @@ async def fetched(spool: Spool) -> list[bytes]:
     return [message async for message in messages]
 
 
-@pytest.mark.parametrize(
-    ("quick", "sizes"),
-    [
-        pytest.param(0.0, [64 * KIB] * (3 * 16) + [1], id="over a slow link"),
-        pytest.param(60.0, [64 * KIB] * (2 * 16) + [MIB, 1], id="over a quick link"),
-    ],
-)
-async def test_a_file_goes_out_in_messages_that_come_soon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: float, sizes: list[int]
-) -> None:
+async def test_a_file_goes_out_in_messages_that_come_soon(tmp_path: Path) -> None:
     """The node that fetches hears nothing until a message has come completely, and gives up after some seconds."""
-    monkeypatch.setattr(module, "_QUICK_SECONDS", quick)
-    monkeypatch.setattr(module, "_UNCERTAIN_BYTES", 2 * MIB)
     data = bytes(range(256)) * (3 * MIB // 256) + b"x"
     spool = Spool(tmp_path / "spool", lambda _: None)
     file = LoadFile(name="one", partition_id=1, bytes=len(data), checksum=crc32(data))
     await spool.receive(7, file, content(data), is_checked=True)
     messages = await fetched(spool)
     assert b"".join(messages) == data
-    assert [len(message) for message in messages] == sizes
+    assert max(len(message) for message in messages) <= MIB // 4

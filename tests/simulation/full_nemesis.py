@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.simulation.full_world import FullWorld
 
 
-_DEAF_RUNS: Final = 0.3  # the share of the runs in which data ports hang
+_DEAF_RUNS: Final = 0.5  # the share of the runs in which data ports hang
 
 
 class Nemesis:
@@ -173,7 +173,8 @@ class Nemesis:
         world, rng = self._world, self._deafens
         active = world.active()
         machine = active.machine if active is not None and rng.random() < 0.3 else rng.choice(world.machines)
-        lasts = rng.expovariate(1 / 4.0)
+        # Some hang for so long that the others have to act.
+        lasts = rng.uniform(5.0, 7.0) if rng.random() < 0.4 else rng.expovariate(1 / 4.0)
         world.say("nemesis", "data port hangs", f"{machine.id} for {lasts:.2f}")
         machine.deaf_since, machine.deaf_until = world.now, world.now + lasts
         world.after(lasts + rng.expovariate(1 / 2.0), self._deafen)

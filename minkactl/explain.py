@@ -20,12 +20,16 @@ from minkactl import units
 from minkactl.pages import Column
 from minkactl.progress import MIGRATION_STATE
 from minkactl.range_views import range_rows
-from minkactl.survey import is_up
+from minkactl.survey import is_known, is_up
 from minkactl.unclean import LOST, leader_serves_nothing
 from minkactl.views import keyspace_document, partition_rows, replica_stats
 
 COLUMNS: Final = (Column("ABOUT", "about"), Column("SENTENCE", "sentence"))
 _ENDED: Final = (MigrationState.MIGRATION_STATE_COMPLETED, MigrationState.MIGRATION_STATE_CANCELLED)
+
+_CAN_WAIT: Final = ("by_hash", "within_limits", "no_limits")  # verdicts with which nothing has to be done soon
+_BUSY_PERCENT: Final = 80  # of one processor: a leader that needs so much for what it leads is busy
+_SPREAD: Final = "if its load is one key's: spread it over several keys, or read from followers (get_stale)"
 
 Advice = tuple[str, str]  # a sentence without its full stop, and what to do
 
@@ -70,18 +74,13 @@ def subject(
 
 def explanation(about: Subject) -> dict[str, Any]:
     """Everything that `minkactl partitions explain` says: figures, sentences by subject, and what to do next."""
-    verdict, why, following = _verdict(about)
+    verdict, why, after = _verdict(about)
     sentences = [("partition", text) for text in _identity(about)]
     sentences += [("replicas", text) for text in _replicas(about)]
     sentences += [("size", _size(about))]
     sentences += [("load", text) for text in _load(about)]
     sentences += [("under way", text) for text in _under_way(about)]
     sentences += [("split", text) for text in why]
-    # While nothing is served, a split or a move doesn't help, and can't be done.
-    if about.row.state == PartitionState.PARTITION_STATE_OFFLINE:
-        following = _to_bring_online(about)
-    elif leader_serves_nothing(about.status.damaged, about.row):
-        following = _to_replace_leader(about)
     return {
         "partition": next(row for row in partition_rows(about.status) if row["id"] == about.row.id),
         "keyspace": keyspace_document(keyspace_of(about.keyspace, _partition_count(about))),
@@ -92,8 +91,54 @@ def explanation(about: Subject) -> dict[str, Any]:
         "node_load_percent": _percent(about.stats and about.stats.ops, _node_ops(about)),
         "verdict": verdict,
         "sentences": [{"about": topic, "sentence": _sentence(about, text)} for topic, text in sentences],
-        "next": following,
+        "next": _following(about, verdict, after),
     }
+
+
+def _following(about: Subject, verdict: str, after: list[str]) -> list[str]:
+    """What to do, the most urgent first; nothing if nothing is wrong. `after`: the advice that follows from `verdict`,
+    about splits and load.
+    """
+    if not is_known(about.status):
+        return ["see why there is no active controller, and which nodes to start: minkactl status"]
+    # While nothing is served, a split or a move doesn't help, and can't be done.
+    if about.row.state == PartitionState.PARTITION_STATE_OFFLINE:
+        return _to_bring_online(about)
+    if leader_serves_nothing(about.status.damaged, about.row):
+        return _to_replace_leader(about)
+    first = _repairs(about)
+    # Then a move only adds load to nodes that are left, and nobody needs a split.
+    after = [] if first and verdict in _CAN_WAIT else after
+    return list(dict.fromkeys([*first, *after]))
+
+
+def _repairs(about: Subject) -> list[str]:
+    """The advice on its replicas, its leader, and the operations that wait for it."""
+    row, found = about.row, []
+    watch = f"minkactl partitions explain {about.name} --watch; if that takes long: minkactl"
+    kept = kept_replicas(row)
+    down = [node.id for node in about.status.table.nodes if node.id in kept and not is_up(node)]
+    if down:
+        are, they = ("is", "it is") if len(down) == 1 else ("are", "they are")
+        start = f"start {_listed(down)}, which {are} down"
+        found.append(f"{start}; how, and what to do if {they} gone for good: minkactl status")
+    damaged = [node for node in kept if node in _damaged(about) and node not in down]
+    if damaged:
+        copies = "has a whole copy" if len(damaged) == 1 else "have whole copies"
+        found.append(f"wait until {_listed(damaged)} {copies}: {watch} partitions story {about.name}")
+    behind = [node for node in kept if node not in (*row.isr, *down, *damaged)]
+    if behind:
+        are = "is" if len(behind) == 1 else "are"
+        found.append(f"wait until {_listed(behind)} {are} in sync: {watch} partitions story {about.name}")
+    if row.state != PartitionState.PARTITION_STATE_ONLINE:
+        found.append(f"wait until {row.leader or 'a node'} serves it: {watch} status")
+    found += [one.remedy for one in about.operations.blockers if one.partition_id == row.id and one.remedy]
+    found += [one.remedy for one in about.operations.progress if one.partition_id == row.id and one.remedy]
+    return found
+
+
+def _listed(nodes: list[str]) -> str:
+    return " and ".join(nodes)
 
 
 def _partition_count(about: Subject) -> int:
@@ -118,6 +163,12 @@ def _node_ops(about: Subject) -> int:
     """The operations a second on all partitions that have the same leader."""
     led = {one.id for one in about.status.table.partitions if one.leader == about.row.leader}
     return sum(one.ops for one in about.status.replicas if one.partition_id in led)
+
+
+def _node_cpu_percent(about: Subject) -> int:
+    """The processor time for all partitions that have the same leader, in percent of one processor."""
+    led = {one.id for one in about.status.table.partitions if one.leader == about.row.leader}
+    return sum(one.cpu_percent for one in about.status.replicas if one.partition_id in led)
 
 
 def _identity(about: Subject) -> Iterator[str]:
@@ -172,6 +223,8 @@ def _load(about: Subject) -> Iterator[str]:
         yield f"{_percent(stats.ops, whole)} % of what is read and written where {leader} leads ({whole:,} a second)"
     if leader and stats.cpu_percent:
         yield f"{stats.cpu_percent} % of one processor of {leader}"
+    if leader and (busy := _node_cpu_percent(about)) >= _BUSY_PERCENT and busy > stats.cpu_percent:
+        yield f"{busy} % of one processor of {leader} for all that it leads"
     if is_by_ranges(about.keyspace) and not about.too_busy and (why := _why_hot(about)):
         yield f"it is hot, {why}"
 
@@ -233,7 +286,7 @@ def _verdict(about: Subject) -> tuple[str, list[str], list[str]]:
     keyspace, stats = about.keyspace, about.stats
     by_hand = f"minkactl split {keyspace.name} --partition {about.name} --dry-run"
     if not is_by_ranges(keyspace):
-        return "by_hash", ["it is never split: it is one of a keyspace by the hash of its keys"], _elsewhere(about)
+        return "by_hash", ["it is never split: it is one of a keyspace by the hash of its keys"], _with_less_load(about)
     if changing := _changing(about):
         return "under_way", ["its bounds change now; it is looked at again after that"], [changing[0][1]]
     known = about.split_blockers or GetSplitBlockersResponse()
@@ -280,9 +333,20 @@ def _without_split(about: Subject) -> list[str]:
     if about.too_large:
         found.append("if all its data is one key's: keep the value in parts, under several keys")
     if about.too_busy or not found:
-        found.append("if its load is one key's: spread it over several keys, or read from followers (get_stale)")
+        found.append(_SPREAD)
+    if about.too_busy:
         found += _elsewhere(about)
     return found
+
+
+def _with_less_load(about: Subject) -> list[str]:
+    """The remedies if its leader is busy with what it leads."""
+    whole = _node_cpu_percent(about)
+    own = about.stats.cpu_percent if about.stats is not None else 0
+    if whole < _BUSY_PERCENT:
+        return []
+    found = [_SPREAD] if 2 * own >= whole else []
+    return [*found, *_elsewhere(about)] if own < whole else found
 
 
 def _to_bring_online(about: Subject) -> list[str]:

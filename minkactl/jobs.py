@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from minkactl.options import Names
 from minkactl.output import emit, note
 from minkactl.pages import Column, Listing, Page
 from minkactl.session import Session
@@ -77,9 +78,9 @@ class Setting(click.ParamType[tuple[str, str]]):
         return name, text
 
 
-def names(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...]:
-    """The names in a text such as a,b, as a tuple."""
-    return tuple(name for name in (value or "").split(",") if name)
+def names(_: click.Context, __: click.Parameter, value: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The value of an option of `Names`; () if the option isn't given."""
+    return value or ()
 
 
 def spark_options(function: F) -> F:
@@ -120,8 +121,16 @@ def source_options(function: F, *, needs_key: bool = True) -> F:
     @click.option(
         "--schema", default="", metavar="DDL", help='Columns and types of CSV or JSON: "day DATE, number INT".'
     )
-    @click.option("--key", required=needs_key, metavar="COLUMNS", callback=names, help="The columns of the key.")
-    @click.option("--value", metavar="COLUMNS", callback=names, help="The columns of the value. Default: all others.")
+    @click.option(
+        "--key", type=Names(), required=needs_key, metavar="COLUMNS", callback=names, help="The columns of the key."
+    )
+    @click.option(
+        "--value",
+        type=Names(),
+        metavar="COLUMNS",
+        callback=names,
+        help="The columns of the value. Default: all others.",
+    )
     @click.option("--key-form", type=form, default="auto", help=_FORM.format("key"), show_default=True)
     @click.option("--value-form", type=form, default="auto", help=_FORM.format("value"), show_default=True)
     @functools.wraps(function)

@@ -18,7 +18,9 @@ def parse_key(text: str) -> bytes:
 
 
 def parse_keys(text: str) -> list[bytes]:
-    """The keys in b,d or in @FILE, which has one a line, in their order. Raises click.BadParameter."""
+    """The keys in b,d or in @FILE, which has one a line, in their order. Raises click.BadParameter, also for a file
+    without keys.
+    """
     if not text.startswith("@"):
         return [parse_key(part) for part in text.split(",")]
     try:
@@ -28,6 +30,8 @@ def parse_keys(text: str) -> list[bytes]:
         raise click.BadParameter(f"{text[1:]}: {error.strerror}") from error
     if len(content) > MAX_FILE_BYTES:
         raise click.BadParameter(f"{text[1:]} is larger than {MAX_FILE_BYTES >> 20} MiB")
+    if not content.strip():
+        raise click.BadParameter(f"the file {text[1:]} has no keys")
     return [parse_key(os.fsdecode(line)) for line in content.splitlines()]
 
 

@@ -38,6 +38,19 @@ class Size(click.ParamType[int]):
         return number
 
 
+class Names(click.ParamType[tuple[str, ...]]):
+    """Names, separated by commas: a,b. An option whose variable isn't set is refused: it would often mean all."""
+
+    name = "names"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """The names. Raises BadParameter if there are none."""
+        found = value if isinstance(value, tuple) else tuple(name for name in str(value).split(",") if name)
+        if not found:
+            self.fail("it names nothing", param, ctx)
+        return found
+
+
 class Duration(click.ParamType[timedelta]):
     """A length of time: 90m, 24h, 7d."""
 

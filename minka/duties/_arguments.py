@@ -6,7 +6,7 @@ from typing import Any
 
 from minka.duties.limits import MAX_PAYLOAD_BYTES, MAX_WEIGHT
 from minka.duties.names import id_problem, pallet_problem
-from minka.engine.arguments import checked_text, invalid, utf8
+from minka.engine.arguments import checked_text, invalid, utf8, whole_number
 from minka.engine.grpc_calls import clipped
 from minka.errors import Code, MinkaError
 
@@ -33,23 +33,25 @@ def checked_label(text: Any, what: str) -> str:
 
 def checked_weight(weight: Any) -> int:
     """Check the weight of a duty."""
-    if type(weight) is not int or not 0 <= weight <= MAX_WEIGHT:
+    number = whole_number(weight)
+    if number is None or not 0 <= number <= MAX_WEIGHT:
         raise invalid(f"weight={clipped(repr(weight))} isn't a whole number from 0 to {MAX_WEIGHT:,}")
-    return weight
+    return number
 
 
 def checked_version(version: Any) -> int:
     """Check an `if_version`, and return the number for the request. For None this is 0, which means any version."""
     if version is None:
         return 0
-    if type(version) is not int or not 0 <= version < 1 << 63:
+    number = whole_number(version)
+    if number is None or not 0 <= number < 1 << 63:
         raise invalid(f"if_version={clipped(repr(version))} isn't a version: a whole number from 1 on, or None")
-    if version == 0:
+    if number == 0:
         raise invalid(
             "if_version=0 can never hold: the versions of duties and pallets begin at 1 (None, or no if_version, means "
             "any version)"
         )
-    return version
+    return number
 
 
 def checked_payload(payload: Any) -> bytes:

@@ -11,7 +11,7 @@ from minka.duties._events import CallDelegate, CallEnded, CallOverdue, Event, Me
 from minka.duties.delegate import Delegate, Duty
 from minka.duties.limits import MAX_WEIGHT
 from minka.duties.messages import held_duty
-from minka.engine.arguments import invalid
+from minka.engine.arguments import invalid, whole_number
 
 _CANCEL_S: Final = 1.0  # a cancelled coroutine that goes on for this long counts as one that can't be ended
 
@@ -213,7 +213,10 @@ def _reported(result: Any) -> dict[tuple[int, int], int | None]:
     return {(duty.number, duty.epoch): _checked_weight(weight) for duty, weight in pairs}
 
 
-def _checked_weight(weight: int | None) -> int | None:
-    if weight is not None and (type(weight) is not int or not 0 <= weight <= MAX_WEIGHT):
+def _checked_weight(weight: Any) -> int | None:
+    if weight is None:
+        return None
+    number = whole_number(weight)
+    if number is None or not 0 <= number <= MAX_WEIGHT:
         raise ValueError(f"the weight {weight!r} isn't a whole number from 0 to {MAX_WEIGHT:,}")
-    return weight
+    return number

@@ -19,7 +19,8 @@ class Capacity:
     weight: int
 
     def __post_init__(self) -> None:
-        checked_whole(self.weight, "the weight of a Capacity", range(1 << 63))
+        # An int also if a numpy integer was given.
+        object.__setattr__(self, "weight", checked_whole(self.weight, "the weight of a Capacity", range(1 << 63)))
 
 
 def _never(number: int, epoch: int) -> bool:

@@ -4,7 +4,8 @@ says what was given and what is allowed.
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, TypeGuard, TypeVar
+from operator import index
+from typing import Any, Final, SupportsIndex, TypeGuard, TypeVar
 
 from minka.engine.grpc_calls import clipped
 from minka.errors import Code, MinkaError
@@ -24,6 +25,14 @@ def is_number(given: Any) -> TypeGuard[float]:
     not one second.
     """
     return isinstance(given, int | float) and not isinstance(given, bool)
+
+
+def whole_number(given: Any) -> int | None:
+    """The int that `given` is or stands for, as numpy's integers do; None for anything else, a bool included."""
+    if isinstance(given, SupportsIndex) and not isinstance(given, bool):
+        with contextlib.suppress(TypeError):  # numpy's arrays have `__index__`, which raises this
+            return index(given)
+    return None
 
 
 def checked_timeout(seconds: Any, name: str = "timeout") -> float:

@@ -3,13 +3,12 @@ the argument.
 """
 
 from collections.abc import Mapping
-from operator import index
-from typing import Any, Final, SupportsIndex, TypeVar
+from typing import Any, Final, TypeVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from minka.engine.arguments import invalid, utf8
+from minka.engine.arguments import invalid, utf8, whole_number
 from minka.engine.grpc_calls import clipped
 
 _Message = TypeVar("_Message", bound=Message)
@@ -78,9 +77,9 @@ def _checked_one(field: Any, given: Any, name: str) -> Any:
 
 def checked_whole(given: Any, name: str, allowed: range) -> int:
     """The whole number that a caller gave as the argument `name`, if it is in the range. Raises INVALID_ARGUMENT."""
-    if isinstance(given, bool) or not isinstance(given, SupportsIndex):
+    number = whole_number(given)
+    if number is None:
         raise invalid(f"{name} is {clipped(repr(given))}, not int")
-    number = index(given)  # makes an int of numpy's integers, too
     if number not in allowed:
         raise invalid(f"{name} is {clipped(repr(given))}, not from {allowed.start:,} to {allowed.stop - 1:,}")
     return number

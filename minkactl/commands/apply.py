@@ -105,12 +105,15 @@ def _apply_manifest(session: Session, file: BinaryIO, form: str | None, dry_run:
     """Apply a file of pallets and duties. It is read as a whole first, so that a mistake in its last line changes
     nothing.
     """
+    from minka.errors import Code, MinkaError
     from minkactl import manifest
 
     name = "stdin" if file is sys.stdin.buffer else getattr(file, "name", "stdin")
     if form is None and name in ("stdin", "-", "<stdin>"):
         raise click.UsageError("stdin has no name that says its format: use --format", click.get_current_context())
     wanted = manifest.read(file, form or manifest.format_of(name), name)
+    if not wanted.pallets and not wanted.duties:
+        raise MinkaError(Code.INVALID_ARGUMENT, f"{name} has no pallets and no duties")
     with session.duties() as client:
         difference = manifest.compare(client, wanted)
         _show(session, difference)

@@ -243,6 +243,7 @@ def increment(session: Session, keyspace: str, key: str, by: int) -> None:
 @click.option(
     "--key",
     "key_columns",
+    type=options.Names(),
     required=True,
     metavar="COLUMNS",
     help='The columns that make the key, separated by commas; their values are joined by "/".',
@@ -255,7 +256,7 @@ def increment(session: Session, keyspace: str, key: str, by: int) -> None:
 )
 @options.common(watch=False)
 @options.pass_session
-def load(session: Session, keyspace: str, file: str, key_columns: str, form: str | None) -> None:
+def load(session: Session, keyspace: str, file: str, key_columns: tuple[str, ...], form: str | None) -> None:
     """Put every row of a CSV, TSV or JSON Lines file ("-": stdin; .gz is unpacked): its value is the row as JSON.
 
     Each batch is durable before the next ones follow. After a failure the load can be repeated as a whole: the same
@@ -270,7 +271,7 @@ def load(session: Session, keyspace: str, file: str, key_columns: str, form: str
 
     if form is None and file == "-":
         raise click.UsageError("stdin has no name that says its format: use --format", click.get_current_context())
-    pairs = open_rows(file, form or format_of(file), [column for column in key_columns.split(",") if column])
+    pairs = open_rows(file, form or format_of(file), key_columns)
     progress = Progress()
     try:
         loaded = _with_keyspace(session, keyspace, lambda handle: load_pairs(handle, pairs, progress))

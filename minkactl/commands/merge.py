@@ -58,9 +58,10 @@ def merge(
     from minkactl.keys import parse_keys
     from minkactl.survey import unconfirmed
 
+    given = parse_keys(at) if at is not None else None
     with session.admin() as admin:
         status = admin.control.partitions(of_keyspace(keyspace)).whole()
-        keys = parse_keys(at) if at is not None else [_end_of(status, keyspace, partition or "")]
+        keys = given if given is not None else [_end_of(status, keyspace, partition or "")]
         rows = _merges(status, keyspace, keys)
         if dry_run:
             listing = Listing(MERGE_COLUMNS, rows)

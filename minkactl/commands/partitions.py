@@ -278,7 +278,8 @@ def _explained(control: "Control", name: str | None, partition_id: int) -> Page:
     running = [one.id for one in status.running]
     operations = control.operations(running, with_migrations=True) if running else GetOperationsResponse()
     document = explanation(subject(status, operations, _split_blockers(control, status, row), row))
-    rows = [*document["sentences"], *({"about": "next", "sentence": text} for text in document["next"])]
+    following = document["next"] or ["nothing has to be done"]
+    rows = [*document["sentences"], *({"about": "next", "sentence": text} for text in following)]
 
     def draw(_: bool) -> "RenderableType":
         from minkactl.render import tables

@@ -70,14 +70,15 @@ RateLimit = click.option(
 )
 
 
-def _names(values: tuple[str, ...]) -> list[str]:
-    """The names in options that may be given more than once, or with commas."""
-    return [name for value in values for name in value.split(",") if name]
+def _names(values: tuple[tuple[str, ...], ...]) -> list[str]:
+    """The names in an option that may be given more than once."""
+    return [name for value in values for name in value]
 
 
 @options.command()
 @click.option(
     "--to",
+    type=options.Names(),
     multiple=True,
     metavar="NODES",
     shell_complete=complete_node,
@@ -86,6 +87,7 @@ def _names(values: tuple[str, ...]) -> list[str]:
 @click.option(
     "--keyspace",
     "keyspaces",
+    type=options.Names(),
     multiple=True,
     metavar="NAMES",
     shell_complete=complete_keyspace,
@@ -93,6 +95,7 @@ def _names(values: tuple[str, ...]) -> list[str]:
 )
 @click.option(
     "--drain",
+    type=options.Names(),
     multiple=True,
     metavar="NODES",
     shell_complete=complete_node,
@@ -113,9 +116,9 @@ def _names(values: tuple[str, ...]) -> list[str]:
 @options.pass_session
 def reassign(
     session: Session,
-    to: tuple[str, ...],
-    keyspaces: tuple[str, ...],
-    drain: tuple[str, ...],
+    to: tuple[tuple[str, ...], ...],
+    keyspaces: tuple[tuple[str, ...], ...],
+    drain: tuple[tuple[str, ...], ...],
     dry_run: bool,
     out: Path | None,
     yes: bool,

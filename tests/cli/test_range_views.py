@@ -437,6 +437,9 @@ class TestExplain:
         assert document["verdict"] == "by_hash"
         assert self.said("partition", document) == ["flights/4, whose id is 5, is slot 4 of the 9 of flights."]
         assert self.said("size", document) == ["5 MiB in about 1,004 keys."]
+        assert document["next"] == []
+        text = self.run("partitions", "explain", "flights/4", "--endpoints", self.node.address).stdout
+        assert table_of(text)[-1] == {"ABOUT": "next", "SENTENCE": "nothing has to be done"}
 
     def test_a_number_that_can_mean_two_is_refused(self) -> None:
         self.node.answers["GetStatus"] = lambda _: make_status()

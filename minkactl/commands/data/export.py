@@ -36,7 +36,10 @@ COLUMNS: Final = (
 @click.option(
     "--schema", default="", metavar="DDL", help='Columns of the rows: "day DATE, delay DOUBLE". Default: key and value.'
 )
-@click.option("--key", metavar="COLUMNS", callback=jobs.names, help="The columns of the schema that are the key.")
+@click.option(
+    "--key", type=options.Names(), metavar="COLUMNS", callback=jobs.names,
+    help="The columns of the schema that are the key.",
+)  # fmt: skip
 @click.option("--since", metavar="REPORT", help="Only the changes since the export of this report (-o json).")
 @click.option("--overwrite", is_flag=True, help="Replace the content of DST.")
 @jobs.spark_options
@@ -60,7 +63,7 @@ def export(
       minkactl data export flights /backup/flights-2 --since report.json
       minkactl data export fares fares.csv --format csv --schema "day DATE, fare DOUBLE" --key day
     """
-    versions = _versions(since, keyspace) if since else None
+    versions = _versions(since, keyspace) if since is not None else None
 
     def job(context: "SparkSession", on_progress: "OnProgress | None") -> "ExportReport":
         from minka.spark.exporting import export as export_to

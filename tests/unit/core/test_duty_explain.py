@@ -1,5 +1,7 @@
 """The explanation of a duty's place names the capacities of shards."""
 
+import re
+
 from minka.v1.duties_pb2 import PalletCapacity, Shard
 from minkad.core.duties.control import why_not_placed
 from minkad.core.duties.control.shard_lives import RegisterShard
@@ -85,3 +87,36 @@ def test_the_summary_of_a_duty_that_is_placed_and_then_pinned() -> None:
     world.join("beta", capacity=40)
     world.settle()
     assert world.where("bbc") == "beta"
+
+
+def test_the_verdict_about_a_quarantined_shard_says_when_it_is_trusted_again() -> None:
+    world = DutyWorld()
+    world.pallet("feeds")
+    world.join("one")
+    world.join("two")
+    world.create("feeds", ["bbc"])
+    world.settle()
+    other = "two" if world.where("bbc") == "one" else "one"
+    for _ in range(2):
+        world.kill(other)
+        world.settle()
+        world.join(other)
+        world.settle()
+    quarantined = (
+        "it is QUARANTINED: it fell silent again and again; it is trusted again in about 40 s, unless it fails"
+    )
+    assert says(world, "bbc")[other] == f"can't have it: {quarantined} again"
+    world.kill(world.where("bbc"))
+    world.settle()
+    assert world.where("bbc") == other
+    found = re.search(
+        r"^has it .*; it is QUARANTINED: .* again in about (\d+) s, unless it fails", says(world, "bbc")[other]
+    )
+    assert found is not None
+    seconds = int(found[1])
+    assert 38 <= seconds <= 40
+    world.wait(seconds * 1000 - 2000)
+    assert "QUARANTINED" in says(world, "bbc")[other]
+    world.wait(2000)
+    assert says(world, "bbc")[other].startswith("has it (epoch ")
+    assert "QUARANTINED" not in says(world, "bbc")[other]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from minka.duties import Capacity, Delegate, Duty, Shard
+from minka.duties import Capacity, Delegate, Duty, Shard, changes
 from minka.duties._events import Method
 from minka.duties._session import Session
 from minka.duties._user_calls import methods_of
@@ -60,6 +60,40 @@ def test_a_capacity_is_checked_when_it_is_made(why: str, weight: Any) -> None:
     with pytest.raises(MinkaError, match=f"the weight of a Capacity is {why}") as caught:
         Capacity(weight)
     assert caught.value.code is Code.INVALID_ARGUMENT
+
+
+class NumpyInteger:
+    """Like an integer of numpy, this isn't an int, but it can be converted to one."""
+
+    def __index__(self) -> int:
+        return 3
+
+
+class NumpyArray:
+    """Like an array of numpy, this has `__index__`, which raises TypeError."""
+
+    def __index__(self) -> int:
+        raise TypeError("only integer scalar arrays can be converted to a scalar index")
+
+
+def test_whole_numbers_may_be_numpy_integers() -> None:
+    number: Any = NumpyInteger()
+    assert type(Capacity(number).weight) is int
+    assert changes.create("feeds", "bbc", weight=number)._message.create.weight == 3
+    assert changes.update("feeds", "bbc", weight=number, if_version=number)._message.if_version == 3
+
+
+def test_an_array_is_not_a_whole_number() -> None:
+    array: Any = NumpyArray()
+    calls: list[Callable[[], Any]] = [
+        lambda: Capacity(array),
+        lambda: changes.create("feeds", "bbc", weight=array),
+        lambda: changes.delete("feeds", "bbc", if_version=array),
+    ]
+    for call in calls:
+        with pytest.raises(MinkaError) as caught:
+            call()
+        assert caught.value.code is Code.INVALID_ARGUMENT
 
 
 def made(**given: Any) -> Shard:

@@ -23,6 +23,7 @@ class Recording(Delegate):
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str], str]] = []
         self.go_on = threading.Event()
+        self.weights: dict[Duty, Any] = {duty(7): 12, duty(8): None}
 
     def note(self, method: str, duties: Sequence[Duty]) -> None:
         self.calls.append((method, [duty.id for duty in duties], threading.current_thread().name))
@@ -38,7 +39,7 @@ class Plain(Recording):
         self.go_on.wait(DEADLINE)
 
     def report(self) -> dict[Duty, int | None]:
-        return {duty(7): 12, duty(8): None}
+        return self.weights
 
 
 class Asynchronous(Recording):
@@ -118,6 +119,27 @@ async def test_functions_run_on_threads_and_their_errors_are_reported() -> None:
         assert await harness.event() == CallEnded(2, "ValueError: no such feed")
         harness.begin(Method.REPORT)
         assert await harness.event() == CallEnded(3, None, {(7, 17): 12, (8, 18): None})
+
+
+class NumpyInteger:
+    """Like an integer of numpy, this isn't an int, but it can be converted to one."""
+
+    def __index__(self) -> int:
+        return 3
+
+
+async def test_reported_weights_are_whole_numbers_which_numpy_may_have_made() -> None:
+    delegate = Plain()
+    with calling(delegate) as harness:
+        delegate.weights = {duty(7): NumpyInteger()}
+        harness.begin(Method.REPORT)
+        assert await harness.event() == CallEnded(1, None, {(7, 17): 3})
+        for wrong in (True, 1.5, -1, "3"):
+            delegate.weights = {duty(7): wrong}
+            harness.begin(Method.REPORT)
+            ended = await harness.event()
+            assert isinstance(ended, CallEnded)
+            assert "isn't a whole number from 0 to" in str(ended.error)
 
 
 async def test_coroutines_and_their_report_run_on_the_users_loop() -> None:

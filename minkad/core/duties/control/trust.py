@@ -4,6 +4,7 @@ A shard with a score below QUARANTINED_BELOW gets only duties that no other shar
 TRUSTED_FROM. Example: after two silences (100 points) the score is 0, 30 s later 50, and 40 s later 60.
 """
 
+from math import ceil, log2
 from typing import Final
 
 from minka.v1.duties_pb2 import Shard
@@ -30,6 +31,13 @@ def _faded(shard: Shard, now_ms: int) -> float:
 def score(shard: Shard, now_ms: int) -> int:
     """The shard's health, from 0 to 100."""
     return max(0, round(FULL_SCORE - penalty(shard, now_ms)))
+
+
+def trusted_in_ms(shard: Shard, now_ms: int) -> int:
+    """The time after which the score of the shard is TRUSTED_FROM if no failure lowers it; 0 if it is that already."""
+    # Scores are rounded, so half a point less is enough.
+    most = FULL_SCORE - TRUSTED_FROM + 0.5
+    return ceil(HALF_LIFE_MS * log2(max(1.0, penalty(shard, now_ms) / most)))
 
 
 def penalize(shard: Shard, points: int, now_ms: int, *, crashed: bool = False) -> None:

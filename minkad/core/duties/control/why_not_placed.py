@@ -1,10 +1,11 @@
 """Explains, in sentences, why a duty is where it is."""
 
-from minka.v1.duties_pb2 import AssignmentState, Duty, Shard
+from minka.v1.duties_pb2 import AssignmentState, Duty, Shard, ShardState
 from minka.v1.duty_api_pb2 import ShardVerdict
 from minkad.core.duties.control.quarantines import last_failure, quarantine_of
 from minkad.core.duties.control.rooms import balancer_name, capacity_of, refusal
 from minkad.core.duties.control.suspects import is_suspect, why
+from minkad.core.duties.control.trust import trusted_in_ms
 from minkad.core.state import Assignment, State, duty_name, weight_of
 
 _SAYS = {
@@ -63,17 +64,27 @@ def _verdict(state: State, duty: Duty, shard: Shard, now_ms: int) -> ShardVerdic
         if one.state == AssignmentState.ASSIGNMENT_STATE_RELEASING:
             says += f" for {max(0, now_ms - one.since_ms) // 1000:,} s"
         carries = "" if duty.synthetic else _carries(state, duty, shard)
-        return ShardVerdict(shard=shard.name, verdict=f"{says} (epoch {one.epoch}){carries}", possible=True)
-    refused = _impossible(state, duty, shard)
+        trust = f"; {_trusted_again(refusal(state, shard), shard, now_ms)}" if _is_quarantined(shard) else ""
+        return ShardVerdict(shard=shard.name, verdict=f"{says} (epoch {one.epoch}){carries}{trust}", possible=True)
+    refused = _impossible(state, duty, shard, now_ms)
     return ShardVerdict(shard=shard.name, verdict=refused or _room(state, duty, shard), possible=not refused)
 
 
-def _impossible(state: State, duty: Duty, shard: Shard) -> str:
+def _is_quarantined(shard: Shard) -> bool:
+    return shard.state == ShardState.SHARD_STATE_QUARANTINED
+
+
+def _trusted_again(why: str, shard: Shard, now_ms: int) -> str:
+    """The reason why the shard isn't trusted, and when it is trusted again."""
+    return f"{why}; it is trusted again in about {-(-trusted_in_ms(shard, now_ms) // 1000)} s, unless it fails again"
+
+
+def _impossible(state: State, duty: Duty, shard: Shard, now_ms: int) -> str:
     said = capacity_of(shard, duty.pallet)
     if said is None:
         return f"takes no duties of pallet {duty.pallet}"
     if refused := refusal(state, shard):
-        return f"can't have it: {refused}"
+        return f"can't have it: {_trusted_again(refused, shard, now_ms) if _is_quarantined(shard) else refused}"
     if (one := quarantine_of(state, duty, shard)) is not None:
         if one.shard == shard.name:
             return f"couldn't attach it: {one.reason}"

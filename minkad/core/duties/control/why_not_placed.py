@@ -1,5 +1,7 @@
 """Explains, in sentences, why a duty is where it is."""
 
+from math import ceil
+
 from minka.v1.duties_pb2 import AssignmentState, Duty, Shard, ShardState
 from minka.v1.duty_api_pb2 import ShardVerdict
 from minkad.core.duties.control.quarantines import last_failure, quarantine_of
@@ -76,7 +78,7 @@ def _is_quarantined(shard: Shard) -> bool:
 
 def _trusted_again(why: str, shard: Shard, now_ms: int) -> str:
     """The reason why the shard isn't trusted, and when it is trusted again."""
-    return f"{why}; it is trusted again in about {-(-trusted_in_ms(shard, now_ms) // 1000)} s, unless it fails again"
+    return f"{why}; it is trusted again in about {ceil(trusted_in_ms(shard, now_ms) / 1000)} s, unless it fails again"
 
 
 def _impossible(state: State, duty: Duty, shard: Shard, now_ms: int) -> str:

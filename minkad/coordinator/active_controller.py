@@ -212,7 +212,7 @@ class ActiveController(Deciding):
             is_due = now - asked_at >= CONFIRM_INTERVAL_S - TICK / 2
             if is_due or self.detector.hears_nothing_of_some(self._others(), now):
                 asked_at = now
-                self._ask_quorum()
+                self._log.confirm_leadership(now, self._confirmed)
             await asyncio.sleep(TICK)
 
     async def _tick(self) -> None:
@@ -232,7 +232,8 @@ class ActiveController(Deciding):
         """A quorum has confirmed that this node led at `asked_at`, so heartbeats could reach it until then. Fail the
         nodes that were silent until then.
         """
-        super()._confirmed(asked_at)
+        self.confirmed_at = max(self.confirmed_at, asked_at)
+        self._end_waits(asked_at)
         self._judge_soon()
         self.shards.judge()
 

@@ -191,20 +191,20 @@ class Coordinator:
 
     # Changes of the Raft group on people's request
 
-    def change_voters(self, promote: Sequence[str], demote: Sequence[str]) -> None:
+    async def change_voters(self, promote: Sequence[str], demote: Sequence[str]) -> None:
         """Propose the change of voters, if there is anything to change; if the proposal is lost, the caller has to ask
         again. Raises MinkaError, see `minkad.core.controller.change_voters`.
         """
-        self.controller()
+        await self.up_to_date()
         driver, own = self.driver, self.driver.raw.basic_status().id
         change = change_voters(driver.conf_state, self.state.nodes, driver.match(), own, self._voters, promote, demote)
         if change is not None:
             log.info("changing the voters as asked", extra={"promote": list(promote), "demote": list(demote)})
             driver.propose_conf_change(change)
 
-    def transfer_leadership(self, node_id: str) -> None:
+    async def transfer_leadership(self, node_id: str) -> None:
         """Ask a voter to take over. It does so within an election timeout, or not at all. Raises MinkaError."""
-        self.controller()
+        await self.up_to_date()
         self.driver.transfer_leadership(check_transfer(self.driver.conf_state, self.state.nodes, node_id))
 
     def _hand_over_leadership(self, reason: str) -> None:

@@ -64,6 +64,7 @@ class Deciding(ABC):
         self._last_proposal: asyncio.Future[None] | None = None  # when it is done, all earlier ones are, too
         self.confirmed_at = float("-inf")  # the last time at which a quorum is known to have followed this leader
         self._unconfirmed: deque[tuple[float, asyncio.Future[None]]] = deque()  # who waits, and since when
+        self._asked_at = float("-inf")  # when the quorum was asked last for them
         # due: a timer is set for a look for next steps; missed: no look happened, since another caller had the turn
         self._schedule_due = self._schedule_missed = False
         self._schedule_from = float("-inf")  # no look for next steps before this time
@@ -103,49 +104,51 @@ class Deciding(ABC):
         except MinkaError:
             await self.up_to_date()
             raise
-        if logged:
+        if proposal is None or proposal is before:
+            if due is not None:
+                await self.up_to_date()
+        elif logged:
             await self._log.logged_by([self._raft_id])
-        elif proposal is not None and proposal is not before:
+        else:
             await asyncio.shield(proposal)
-        elif due is not None:
-            await self.up_to_date()
         return answer
 
     async def up_to_date(self) -> None:
         """Wait until the committed state has all that was committed before the call, by any leader, and all that was
-        decided here. Raises NOT_CONTROLLER, and the error of the last proposal.
+        decided here. Raises NOT_CONTROLLER.
         """
         self._check_active()
         confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unconfirmed.append((self._now(), confirmed))
         if len(self._unconfirmed) == 1:
-            self._ask_quorum()
+            self._ask_for_waiting()
         if self._last_proposal is not None:
-            await asyncio.shield(self._last_proposal)
+            await asyncio.wait([self._last_proposal])
+            self._check_active()  # the proposal may have failed
         await confirmed
         self._check_active()
 
-    def _ask_quorum(self) -> None:
-        self._log.confirm_leadership(self._now(), self._confirmed)
+    def _ask_for_waiting(self) -> None:
+        """Ask the quorum once for all that wait. Those that come later wait for the next question."""
+        self._asked_at = self._now()
+        self._log.confirm_leadership(self._asked_at, self._confirmed_to_waiting)
 
-    def _confirmed(self, asked_at: float) -> None:
-        """A quorum has confirmed that this node led at `asked_at`."""
+    def _confirmed_to_waiting(self, asked_at: float) -> None:
         self.confirmed_at = max(self.confirmed_at, asked_at)
-        while self._unconfirmed and self._unconfirmed[0][0] <= asked_at:
-            self._end_wait()
-        if self._unconfirmed:
-            self._ask_quorum()
+        self._end_waits(asked_at)
+        if self._unconfirmed and asked_at == self._asked_at:
+            self._ask_for_waiting()
 
-    def _end_wait(self) -> None:
-        _, confirmed = self._unconfirmed.popleft()
-        if not confirmed.done():
-            confirmed.set_result(None)
+    def _end_waits(self, confirmed_at: float) -> None:
+        while self._unconfirmed and self._unconfirmed[0][0] <= confirmed_at:
+            _, confirmed = self._unconfirmed.popleft()
+            if not confirmed.done():
+                confirmed.set_result(None)
 
     def close(self) -> None:
         """This node is no longer the leader."""
         self._is_closed = True
-        while self._unconfirmed:
-            self._end_wait()
+        self._end_waits(float("inf"))
 
     async def _perform(
         self, command: Command, decided: Callable[[asyncio.Future[None] | None], None] = lambda _: None

@@ -200,6 +200,8 @@ class RaftDriver:
             self.raw.read_index(context)
         except ProposalDropped:
             self._confirmations.pop(context)
+        if self._is_away:
+            asyncio.get_running_loop().call_soon(self._go_on_without_disk)
         self._wake.set()
 
     def transfer_leadership(self, raft_id: int) -> None:

@@ -247,12 +247,12 @@ class AdminService(AdminServicer):
         """At the present leader, ask a voter to take over. The voter takes over within an election timeout or not at
         all; the answer doesn't wait for this.
         """
-        self._coordinator.transfer_leadership(request.node)
+        await self._coordinator.transfer_leadership(request.node)
         return TransferLeadershipResponse()
 
     async def ChangeVoters(self, request: ChangeVotersRequest, context: _Context) -> ChangeVotersResponse:
         """Propose the change; the status shows when it is done."""
-        self._coordinator.change_voters(request.promote, request.demote)
+        await self._coordinator.change_voters(request.promote, request.demote)
         return ChangeVotersResponse(coordinator=self._coordinator_status())
 
 

@@ -233,7 +233,7 @@ class Admin:
         to = self._world.rng.choice(self._world.machines).id
 
         async def transfer(server: Process) -> None:
-            server.coordinator.transfer_leadership(to)
+            await server.coordinator.transfer_leadership(to)
 
         self._ask(process, "", transfer)
 
@@ -241,7 +241,7 @@ class Admin:
         one, other = self._world.rng.choice(self._world.machines).id, self._world.rng.choice(self._world.machines).id
 
         async def change(server: Process) -> None:
-            server.coordinator.change_voters([one], [other] if other != one else [])
+            await server.coordinator.change_voters([one], [other] if other != one else [])
 
         self._ask(process, "", change)
 

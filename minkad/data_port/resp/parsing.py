@@ -63,6 +63,8 @@ class Parser:
             self.error = RespError(f"ERR Protocol error: {error}")
         except RespError as error:
             self.error = error
+        except TypeError:  # an array as a key of a map, which hiredis makes a dict
+            self.error = _not_a_command()
         return commands
 
     def _hold_cut_off(self, data: bytes) -> bytes:

@@ -90,6 +90,7 @@ class LoadFiles:
         key = progress.state.id, progress.node_id
         told = self._told.get(key)
         if told is None or told.leader_epoch != progress.leader_epoch:
+            self._told = {one: said for one, said in self._told.items() if one[0] in self._node.replicas}
             told = self._told[key] = _Told(progress.leader_epoch)
         if reason not in told.reasons:
             told.reasons.append(reason)

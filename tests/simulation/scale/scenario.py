@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from cProfile import Profile
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
@@ -10,6 +11,7 @@ from minka.errors import MinkaError
 from minka.v1.admin_pb2 import ApplyPlanRequest, CreateKeyspaceRequest, PlanReassignRequest
 from minka.v1.cluster_pb2 import HashFunction
 from tests.simulation.scale.fake_node import FakeNode
+from tests.simulation.scale.voter import Voter
 from tests.simulation.scale.walks import Visits, watch
 from tests.simulation.scale.world import VOTERS, ScaleWorld
 
@@ -192,7 +194,7 @@ class Scenario:
         before = self._world.leader()
         second = list(self._world.nodes)[1]
         while self._world.active() in (None, before):  # a transfer that fails is requested again
-            before.arrive(before.coordinator.transfer_leadership, second)
+            before.spawn(_transfer_to(before, second), "transfer")
             self._until(lambda: self._world.active() not in (None, before), self._world.timeline.now + TRANSFER_S)
         self._visits = None
         if self._watched:
@@ -203,6 +205,11 @@ class Scenario:
         request = ApplyPlanRequest(plan=plan, requested_by="somebody")
         operation = self._answer(self._world.ask("apply_plan", request)).operation
         self._until(lambda: operation.id in self._world.observer.operations, self._world.timeline.now + PATIENCE_S)
+
+
+async def _transfer_to(voter: Voter, node: str) -> None:
+    with suppress(MinkaError):  # it leads no more
+        await voter.coordinator.transfer_leadership(node)
 
 
 def _each(nodes: Sequence[FakeNode], act: Callable[[FakeNode], None]) -> None:

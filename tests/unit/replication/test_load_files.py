@@ -34,6 +34,7 @@ class Leader:
             pull=self.pull,
         )
         around: Any = SimpleNamespace(loads=loads, clock=lambda: 0.0)
+        self.replicas = {7: None}
         self.parts = LoadFiles(around, self)  # type: ignore[arg-type]
         self.may.set()
 
@@ -103,7 +104,7 @@ async def test_the_end_of_the_node_gives_the_pulls_up() -> None:
 
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[tuple[str, str]]]:
-    """Returns the node and the reason of each line of the log, and begins anew."""
+    """Returns the node and the reason of each line of the log, and and clears the log."""
     caplog.set_level(logging.INFO, module.log.name)
 
     def told() -> list[tuple[str, str]]:
@@ -147,3 +148,12 @@ async def test_the_log_of_reasons_does_not_grow(told: Callable[[], list[tuple[st
         await leader.bring_again()
     assert len(told()) == 100
     assert sum(len(one.reasons) for one in leader.parts._told.values()) <= 10
+
+
+async def test_nothing_is_remembered_of_replicas_that_are_gone(told: Callable[[], list[tuple[str, str]]]) -> None:
+    leader = Leader((3, "one"))
+    leader.error = MinkaError(Code.UNREACHABLE, "the connection was lost")
+    await leader.bring_again()
+    leader.replicas = {8: None}
+    await leader.bring_again("cyrene")
+    assert [node for _, node in leader.parts._told] == ["cyrene"]

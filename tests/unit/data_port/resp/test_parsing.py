@@ -72,6 +72,14 @@ def test_a_header_inside_of_a_command_does_not_reserve_memory(header: bytes, siz
     assert (commands, error) == ([[b"PING"]], "ERR Protocol error: expected '*' and then '$'")
 
 
+def test_an_array_as_a_key_of_a_map_is_refused() -> None:
+    """Hiredis makes a dict of a map, and an array can't be a key of a dict."""
+    assert fed(b"*1\r\n%1\r\n*1\r\n$1\r\na\r\n$1\r\nb\r\n") == (
+        [],
+        "ERR Protocol error: expected '*' and then '$'",
+    )
+
+
 def test_long_commands_follow_each_other() -> None:
     commands = [[b"GET", b"a"], [b"MGET", *[b"\r\n*1234\r\n"] * 1500], [b"MGET", *[b"a"] * 12_345], [b"PING"]]
     whole = b"".join(map(encoded, commands))

@@ -180,5 +180,5 @@ def test_an_error_about_too_many_words_names_the_limit(words: list[bytes], most:
 
 
 def test_a_fixed_number_of_arguments_has_no_other_limit() -> None:
-    with pytest.raises(RespError, match="^ERR wrong number of arguments for 'get' command$"):
+    with pytest.raises(RespError, match=r"^ERR wrong number of arguments for 'get' command$"):
         COMMANDS[b"GET"].check([b"GET", *[b"k"] * 100])

@@ -34,6 +34,7 @@ from minkad.storage.rocks import (
     base_options,
     data_error,
     is_stalled,
+    open_database,
     page,
     pairs,
     storage_error,
@@ -531,7 +532,7 @@ def open_folder(path: Path, cache: Cache) -> tuple[Rdict, bytes | None]:
     options.create_if_missing(False)
     db: Rdict | None = None
     try:
-        db = Rdict(str(path), options)
+        db = open_database(path, options)
         return db, db.get(_APPLIED)
     except Exception as error:
         release(db)
@@ -558,7 +559,7 @@ def create_folder(path: Path, cache: Cache, memory: MemoryCopy) -> Rdict:
     db: Rdict | None = None
     try:
         path.mkdir(parents=True, exist_ok=True)
-        db = Rdict(str(path), options)
+        db = open_database(path, options)
         written, is_all = 0, False
         while not is_all:
             batch = WriteBatch(raw_mode=True)

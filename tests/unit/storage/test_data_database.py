@@ -184,7 +184,7 @@ class Counting:
 
     def get(self, keys: bytes | list[bytes]) -> Any:
         self.count += 1 if isinstance(keys, bytes) else len(keys)
-        return self._db.get(keys)
+        return self._db.get(keys)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._db, name)
@@ -217,10 +217,22 @@ async def test_equal_keys_count_with_all_their_values_for_the_limit(tmp_path: Pa
 
 async def test_the_cache_keeps_a_block_with_the_largest_value(tmp_path: Path) -> None:
     """The small rows before a large value are in its block: otherwise each read of them would take milliseconds."""
-    cache = block_cache(256 * MIB)
-    data = DataDatabase(tmp_path, cache)
-    data.write([WriteBody([b"a", b"b"], [b"small", bytes(16 * MIB)])], Applied(1, 1))
-    await data.flush()
-    data.get([b"a"])
-    assert cache.get_usage() > 16 * MIB
-    await data.close()
+    for _ in ("a new database", "the same database, opened again"):
+        cache = block_cache(256 * MIB)
+        data = DataDatabase(tmp_path, cache)
+        await data.open()
+        data.write([WriteBody([b"a", b"b"], [b"small", bytes(16 * MIB)])], Applied(1, 1))
+        await data.flush()
+        data.get([b"a"])
+        assert cache.get_usage() > 16 * MIB
+        await data.close()
+
+
+async def test_a_database_that_is_opened_again_has_bloom_filters(tmp_path: Path) -> None:
+    for offset in (1, 2):
+        async with opened(tmp_path) as data:
+            await data.open()
+            data.write([WriteBody([b"%d" % offset], [b"v"])], Applied(offset, 1))
+            await data.flush()
+            properties = data.opened().raw().property_value("rocksdb.aggregated-table-properties-at-level0") or ""
+            assert f"filter block size={69 * offset};" in properties, properties

@@ -42,7 +42,8 @@ def value_of(stored: bytes) -> bytes:
 
 def has_value(stored: bytes, value: bytes) -> bool:
     """True if the value is `value`; this copies nothing."""
-    return len(stored) - len(value) == (MAX_HEAD_BYTES if stored[_FLAG_AT] & 1 else HEAD_BYTES) and stored.endswith(value)
+    head_bytes = MAX_HEAD_BYTES if stored[_FLAG_AT] & 1 else HEAD_BYTES
+    return len(stored) - len(value) == head_bytes and stored.endswith(value)
 
 
 def values_of(stored: Sequence[bytes | None]) -> list[bytes | None]:

@@ -82,24 +82,32 @@ class Splitter:
         self.max_bytes = MAX_FRAME_BYTES  # the most bytes of a frame; a new value holds from the next frame on
         self._preface = preface
         self._rest = b""
-        self._parts: list[bytes] = []  # the bytes that have come of an incomplete frame, in parts
-        self._missing = 0  # how many bytes of the incomplete frame have yet to come
+        self._kind = 0  # of an incomplete frame
+        self._parts: list[bytes] = []  # the bytes that have come of its content
+        self._missing = 0  # how many bytes of its content have yet to come
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Take bytes that have arrived, and yield the frames that are now complete. Raises INVALID_ARGUMENT for another
         protocol, and TOO_LARGE for a frame of a wrong size.
         """
-        if self._missing > len(data):
+        missing = self._missing
+        if missing > len(data):
             self._parts.append(data)
             self._missing -= len(data)
             return
-        if self._parts:
-            data = b"".join((*self._parts, data))
-            self._parts, self._missing = [], 0
+        if missing:
+            yield self._completed(data[:missing])
+            data = data[missing:]
         if self._rest:
             data, self._rest = self._rest + data, b""
         start = self._past_preface(data) if self._preface else 0
         yield from self._split(data, start)
+
+    def _completed(self, end: bytes) -> Frame:
+        """The frame of which `end` was missing. Its content may be large, and is copied only here."""
+        content = b"".join((*self._parts, end))
+        self._parts, self._missing = [], 0
+        return Frame(self._kind, content)
 
     def _past_preface(self, data: bytes) -> int:
         size = len(self._preface)
@@ -121,7 +129,7 @@ class Splitter:
                 raise MinkaError(Code.TOO_LARGE, f"a frame has {size} bytes, not 1 to {self.max_bytes}")
             after = start + 4 + size
             if after > end:
-                self._parts, self._missing = [data[start:]], after - end
+                self._kind, self._parts, self._missing = data[start + 4], [data[start + _HEADER_BYTES :]], after - end
                 return
             yield Frame(data[start + 4], data[start + _HEADER_BYTES : after])
             start = after

@@ -40,6 +40,12 @@ def value_of(stored: bytes) -> bytes:
     return stored[HEAD_BYTES:] if not stored[_FLAG_AT] & 1 else stored[HEAD_BYTES + 8 :]
 
 
+def has_value(stored: bytes, value: bytes) -> bool:
+    """True if the value is `value`; this copies nothing."""
+    head_bytes = MAX_HEAD_BYTES if stored[_FLAG_AT] & 1 else HEAD_BYTES
+    return len(stored) - len(value) == head_bytes and stored.endswith(value)
+
+
 def values_of(stored: Sequence[bytes | None]) -> list[bytes | None]:
     """The values without their heads; None where there is no value."""
     return [None if one is None else one[HEAD_BYTES:] if not one[_FLAG_AT] & 1 else value_of(one) for one in stored]

@@ -15,7 +15,7 @@ from minka.bulk.sst_files import table_options
 from minka.errors import Code, MinkaError
 from minkad.process.failpoints import failpoint
 from minkad.storage.log_mark import LogMark
-from minkad.storage.rocks import MIB, base_options, count, is_stalled, last_keys, pairs, storage_error
+from minkad.storage.rocks import MIB, base_options, count, is_stalled, last_keys, open_database, pairs, storage_error
 
 _WRITE_BUFFER_BYTES: Final = 64 * MIB
 _WRITE_BUFFERS: Final = 4
@@ -88,7 +88,7 @@ class LogDatabase:
             mark.check_manifest(path)
         path.mkdir(parents=True, exist_ok=True)
         try:
-            db = Rdict(str(path), options)
+            db = open_database(path, options)
         except Exception as error:
             raise storage_error(error, f"opening the log database {path} ({logs})") from error
         try:

@@ -5,12 +5,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from rocksdict import Cache
-
 from minkad.storage import checkpoint
 from minkad.storage.checkpoint import Checkpoint, CheckpointFile, Incoming, remove_folder
 from minkad.storage.data_database import DataDatabase
 from minkad.storage.openings import Openings
+from minkad.storage.rocks_data import block_cache
 from minkad.storage.row_cache import RowCache
 from minkad.storage.size_estimate import Size
 
@@ -35,7 +34,7 @@ class ReplicaStore:
         """`cache_bytes`: the size of RocksDB's block cache. All data databases share it, and `row_cache`."""
         self._data_dir = data_dir
         self._partitions = str(data_dir / _PARTITIONS)
-        self._cache = Cache(cache_bytes)
+        self._cache = block_cache(cache_bytes)
         self._openings = Openings()
         self._row_cache = row_cache
 

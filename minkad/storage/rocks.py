@@ -122,6 +122,15 @@ def base_options(write_buffer_bytes: int, write_buffers: int) -> Options:
     return options
 
 
+def open_database(path: Path, options: Options) -> Rdict:
+    """Open a database, or create it, with exactly these options. Raises rocksdict's errors.
+
+    rocksdict also wants the options of the only column family. Otherwise it takes those in the file OPTIONS of an
+    existing database: they have neither our block cache, but one of 8 MiB for each database, nor our bloom filters.
+    """
+    return Rdict(str(path), options, {"default": options})
+
+
 def is_stalled(db: Rdict) -> bool:
     """True if RocksDB would delay a write now. Only writes to a database bring it into this state."""
     return bool(db.property_int_value("rocksdb.is-write-stopped")) or bool(

@@ -22,7 +22,7 @@ from minka.wire.key_operations import (
     SetRange,
 )
 from minka.wire.kv_frames import MAX_ANSWER_BYTES, MAX_BODY_BYTES, MAX_VALUE_BYTES
-from minka.wire.stored_values import expiry_of, has_expired, head, value_of, version_of
+from minka.wire.stored_values import expiry_of, has_expired, has_value, head, value_of, version_of
 from minkad.core.operations import numbers
 
 _MAX_MOVED_BYTES: Final = 128 * 1024 * 1024  # about what can be copied within 50 ms
@@ -170,7 +170,7 @@ class _Deciding:
             case If.PRESENT:
                 return row is not None
             case If.VALUE:
-                return row is not None and value_of(row) == operation.expected
+                return row is not None and has_value(row, operation.expected)
             case If.VERSION:
                 return self._version_of(row) == operation.version
 

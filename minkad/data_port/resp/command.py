@@ -57,7 +57,7 @@ class Command:
     def check(self, words: Words) -> None:
         """Raises RespError for the wrong number of arguments."""
         if len(words) != self.arity if self.arity > 0 else not -self.arity <= len(words) <= self.most:
-            raise wrong_number(self.name)
+            raise wrong_number(self.name, self._limit() if self.arity < 0 and len(words) > self.most else "")
 
     def keys(self, words: Sequence[bytes]) -> list[bytes]:
         """The keys among the words."""
@@ -66,10 +66,15 @@ class Command:
         end = self.last + 1 if self.last >= 0 else len(words) + self.last + 1
         return list(words[self.first : end : self.step])
 
+    def _limit(self) -> str:
+        if self.last == -1:
+            return f": at most {(self.most - self.first) // self.step} keys"
+        return f": at most {self.most - 1} arguments"
 
-def wrong_number(name: str) -> RespError:
-    """The error for the wrong number of arguments."""
-    return RespError(f"ERR wrong number of arguments for '{name.lower()}' command")
+
+def wrong_number(name: str, limit: str = "") -> RespError:
+    """The error for the wrong number of arguments. `limit`: the most that the command takes, if there are more."""
+    return RespError(f"ERR wrong number of arguments for '{name.lower()}' command{limit}")
 
 
 def syntax_error() -> RespError:

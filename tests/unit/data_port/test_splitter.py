@@ -1,6 +1,7 @@
 """The bytes of a connection make the same frames, however the network divides them."""
 
 import random
+import tracemalloc
 
 import pytest
 
@@ -63,3 +64,25 @@ def test_a_changed_limit_applies_from_the_next_frame_on() -> None:
     with pytest.raises(MinkaError) as caught:
         next(frames)
     assert caught.value.code is Code.TOO_LARGE
+
+
+def test_the_content_of_a_large_frame_is_copied_once() -> None:
+    size, splitter, last = 4_000_000, Splitter(), b"end"
+    list(splitter.feed(framed(Kind.DATA, bytes(size) + last)[: -len(last)]))
+    tracemalloc.start()
+    try:
+        assert len(next(splitter.feed(last)).content) == size + len(last)
+        assert size < tracemalloc.get_traced_memory()[1] < 1.5 * size
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_frame_is_given_out_before_the_next_one_is_looked_at() -> None:
+    splitter = Splitter()
+    stream = framed(Kind.END, b"x" * 100) + framed(Kind.DATA, b"y" * 1000)
+    list(splitter.feed(stream[:50]))
+    splitter.max_bytes = 10
+    frames = splitter.feed(stream[50:])
+    assert next(frames) == Frame(Kind.END, b"x" * 100)
+    splitter.max_bytes = 2000
+    assert next(frames) == Frame(Kind.DATA, b"y" * 1000)

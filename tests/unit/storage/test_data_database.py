@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rocksdict import Cache
@@ -15,6 +16,7 @@ from minka.wire.kv_frames import WriteBody
 from minka.wire.stored_values import values_of
 from minkad.storage.applied import Applied
 from minkad.storage.data_database import DataDatabase
+from minkad.storage.rocks_data import RocksData, block_cache
 from minkad.storage.size_estimate import Size
 from tests.unit.storage.crash import crashed_copy
 
@@ -170,3 +172,67 @@ async def test_reads_of_a_damaged_block_are_refused(tmp_path: Path) -> None:
             assert str(again.value) == str(counting.value), "whole blocks are refused, too"
         with pytest.raises(MinkaError):
             data.write([WriteBody([b"a"], [b"1"])], Applied(2, 1))
+
+
+class Counting:
+    """Counts the keys that RocksDB is asked for."""
+
+    def __init__(self, rocks: RocksData, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        self._db = rocks.raw()
+        monkeypatch.setattr(rocks, "_db", self)
+
+    def get(self, keys: bytes | list[bytes]) -> Any:
+        self.count += 1 if isinstance(keys, bytes) else len(keys)
+        return self._db.get(keys)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+
+async def test_equal_keys_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the rows are kept in memory or not, whether the keys are there or not, and in any order."""
+    small, large = b"s", bytes(20 * 1024)
+    async with opened(tmp_path) as data:
+        data.write([WriteBody([b"a", b"b"], [small, large])], Applied(1, 1))
+        await data.flush()
+        counting = Counting(data.opened(), monkeypatch)
+        keys, values = [b"a", b"b", b"c"] * 300, [small, large, None] * 300
+        assert values_of(await data.stored_many(keys)) == values
+        assert counting.count == 3
+        assert data.get(keys[:60]) == values[:60]
+        assert counting.count == 6
+
+
+async def test_equal_keys_count_with_all_their_values_for_the_limit(tmp_path: Path) -> None:
+    async with opened(tmp_path) as data:
+        data.write([WriteBody([b"a"], [bytes(992)])], Applied(1, 1))
+        await data.flush()
+        for count in (1, 700, 1000, 1700):
+            assert values_of(await data.stored_many([b"a"] * count, count * 1000)) == [bytes(992)] * count
+            with pytest.raises(MinkaError) as caught:
+                await data.stored_many([b"a"] * count, count * 1000 - 1)
+            assert caught.value.code is Code.TOO_LARGE
+
+
+async def test_the_cache_keeps_a_block_with_the_largest_value(tmp_path: Path) -> None:
+    """The small rows before a large value are in its block: otherwise each read of them would take milliseconds."""
+    for _ in ("a new database", "the same database, opened again"):
+        cache = block_cache(256 * MIB)
+        data = DataDatabase(tmp_path, cache)
+        await data.open()
+        data.write([WriteBody([b"a", b"b"], [b"small", bytes(16 * MIB)])], Applied(1, 1))
+        await data.flush()
+        data.get([b"a"])
+        assert cache.get_usage() > 16 * MIB
+        await data.close()
+
+
+async def test_a_database_that_is_opened_again_has_bloom_filters(tmp_path: Path) -> None:
+    for offset in (1, 2):
+        async with opened(tmp_path) as data:
+            await data.open()
+            data.write([WriteBody([b"%d" % offset], [b"v"])], Applied(offset, 1))
+            await data.flush()
+            properties = data.opened().raw().property_value("rocksdb.aggregated-table-properties-at-level0") or ""
+            assert f"filter block size={69 * offset};" in properties, properties

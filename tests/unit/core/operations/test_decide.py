@@ -1,5 +1,6 @@
 """Decisions about operations on keys, given the keys' present rows."""
 
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
@@ -180,3 +181,24 @@ def test_a_group_that_reads_or_writes_too_much_is_refused() -> None:
         with pytest.raises(MinkaError, match="TOO_LARGE"):
             decide(several, rows.get, 0, 7, 0, max_answer_bytes=most)
         assert decide(several[:1], rows.get, 0, 7, 0, max_answer_bytes=most).outcomes
+
+
+@pytest.mark.parametrize("expires_ms", [0, SOON])
+def test_a_compared_value_is_the_whole_value(expires_ms: int) -> None:
+    row = head(OLD, expires_ms) + b"value"
+    for expected in (b"", b"e", b"alue", b"valu", b"valuf", b"\0value", row, row[1:], row[8:], b"value"):
+        set_if = Set(b"k", b"w", If.VALUE, expected)
+        decision = decide([set_if], lambda _: row, NOW, NEW, LOADED_VERSION)
+        assert decision.outcomes[0].done is (expected == b"value"), expected
+
+
+def test_a_comparison_copies_no_value() -> None:
+    size = 4_000_000
+    row, expected = head(OLD) + bytes(size), bytes(size - 1) + b"x"
+    set_if = Set(b"k", b"w", If.VALUE, expected)
+    tracemalloc.start()
+    try:
+        decide([set_if], lambda _: row, NOW, NEW, LOADED_VERSION)
+        assert tracemalloc.get_traced_memory()[1] < size / 2
+    finally:
+        tracemalloc.stop()

@@ -161,3 +161,24 @@ def test_only_commands_with_any_number_of_keys_have_any_number_of_words() -> Non
         most = command.most if command.arity < 0 else command.arity
         with pytest.raises(RespError, match="wrong number of arguments"):
             command.check([b"1"] * (most + 1))
+
+
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        ([b"MSETNX", *[b"k", b"v"] * 1001], "'msetnx' command: at most 1000 keys"),
+        ([b"SET", b"k", b"v", *[b"GET"] * 62], "'set' command: at most 63 arguments"),
+    ],
+)
+def test_an_error_about_too_many_words_names_the_limit(words: list[bytes], most: str) -> None:
+    command = COMMANDS[words[0]]
+    command.check(words[: command.most])
+    with pytest.raises(RespError, match=f"^ERR wrong number of arguments for {most}$"):
+        command.check(words)
+    with pytest.raises(RespError, match=f"^ERR wrong number of arguments for '{command.name.lower()}' command$"):
+        command.check(words[:1])
+
+
+def test_a_fixed_number_of_arguments_has_no_other_limit() -> None:
+    with pytest.raises(RespError, match=r"^ERR wrong number of arguments for 'get' command$"):
+        COMMANDS[b"GET"].check([b"GET", *[b"k"] * 100])

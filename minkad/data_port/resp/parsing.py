@@ -118,7 +118,8 @@ class Parser:
         ends_line = (b"\n" in data and b"\r\n" in data) or (data[:1] == b"\n" and self._tail[-1:] == b"\r")
         is_waiting = self._is_inside and not ends_line
         try:
-            while not is_waiting and (command := gets()) is not False:
+            command = False if is_waiting else gets()
+            while command is not False:
                 if type(command) is list and command:
                     commands.append(_checked(command))
                 elif command is None or command == []:
@@ -130,6 +131,7 @@ class Parser:
                 if not reader.has_data():
                     self._is_inside, self.partial, self.weight = False, 0, 0
                     return -1
+                command = gets()
         except hiredis.HiredisError:
             at = _end_of_arrays(data, _encoded(commands, first, empties or []), self._tail if self._is_inside else b"")
             if at < 0:

@@ -4,7 +4,7 @@ import pytest
 
 from minka.v1.cluster_pb2 import Node, NodeState
 from minka.v1.duties_pb2 import Balancer, BalancerKind
-from minkad.core.duties.control.distribution import FORGOTTEN_PREPARATION_MS, TIMER_MS
+from minkad.core.duties.control.distribution import TIMER_MS
 from minkad.core.duties.control.duty_mover import PREPARED_WITHIN_MS
 from minkad.core.duties.control.duty_rows import duties_in_pieces, duty_with
 from tests.unit.core.duty_world import TEN, DutyWorld
@@ -103,11 +103,40 @@ def test_a_shard_is_drained_in_waves_also_with_preparations(world: DutyWorld) ->
 def test_preparations_end_if_the_source_keeps_its_duties(world: DutyWorld) -> None:
     _draining_warm(world)
     world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
-    world.now_ms += FORGOTTEN_PREPARATION_MS
+    world.now_ms += TIMER_MS
     world.follow()
     assert not world.duties.on_shard["s2"]
     world.settle()
     assert world.counts() == {"s1": 10, "s2": 0}
+    world.check_tables()
+
+
+def test_a_migration_does_not_wait_for_a_preparation_that_nobody_needs(world: DutyWorld) -> None:
+    """s2 prepares for duties that s1 keeps after all, and never says that it is prepared: it said so while s1 was
+    away for a moment. A rebalance that was planned meanwhile has to begin nevertheless.
+    """
+    _draining_warm(world)
+    world.state.nodes["athens"] = Node(id="athens", state=NodeState.NODE_STATE_LIVE)
+    assert world.rebalance("feeds") == 5
+    assert not world.state.under_way
+    world.now_ms += TIMER_MS
+    world.follow()
+    assert len(world.state.under_way) == 5
+    world.settle()
+    assert world.counts() == {"s1": 5, "s2": 5}
+    assert not world.state.unended_operations()
+    world.check_tables()
+
+
+def test_a_drain_goes_on_although_a_rebalance_waits_for_its_preparations(world: DutyWorld) -> None:
+    _draining_warm(world)
+    assert world.rebalance("feeds")
+    world.now_ms += PREPARED_WITHIN_MS + TIMER_MS
+    world.follow()
+    assert world.duties.releasing.get("s1"), "s2 has not said that it is prepared, and is given the duties nevertheless"
+    world.settle()
+    assert world.counts() == {"s1": 0, "s2": 10}
+    assert not world.state.unended_operations()
     world.check_tables()
 
 

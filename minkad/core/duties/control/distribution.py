@@ -29,13 +29,12 @@ from minkad.core.duties.control.synthetic import lacking_on
 from minkad.core.duties.control.trials import SUSPECT, next_trial
 from minkad.core.duties.control.trust import TRUSTED_FROM, score
 from minkad.core.duties.placement import ShardRoom
-from minkad.core.state import Assignment, Placed, State, duty_name
+from minkad.core.state import Placed, State, duty_name
 
 _S, _A = ShardState, AssignmentState
 _LIVE: Final = ShardState.SHARD_STATE_LIVE
 
 PIECE: Final = 500  # duties that are placed, or synthetic duties that are given to shards, at once
-FORGOTTEN_PREPARATION_MS: Final = 2 * PREPARED_WITHIN_MS
 FORGOTTEN_AFTER_MS: Final = 600_000  # from when a shard is gone until its row is removed
 NEW_MS: Final = 1000  # a duty counts as new for this long
 GATHER_MS: Final = 500  # between two placements of new duties
@@ -211,24 +210,23 @@ def _tidy(state: State, now_ms: int) -> Iterator[Record]:
 def _forgotten_preparations(state: State, now_ms: int) -> Iterator[Record]:
     """Drop a preparation in two cases. The shard that was to release the duty keeps it after all. Or that shard has
     failed, and the duty is a suspect now: a suspect goes only to a shard that isn't preparing or attaching anything.
+    A migration that has begun ends its preparation itself; one that is PENDING waits for the end of this preparation.
     """
     due: dict[str, list[int]] = {}
     for number, name in state.duties.preparing:
-        one = state.duties.assignment(number, name)
-        if one is None or Placed.duty(number) in state.moving or not is_registered(state.duties.shards[name]):
+        if Placed.duty(number) in state.under_way or not is_registered(state.duties.shards[name]):
             continue
-        if _is_forgotten(state, number, one, now_ms):
+        if _is_forgotten(state, number):
             due.setdefault(name, []).append(number)
     for name, numbers in due.items():
         yield from in_state(name, _A.ASSIGNMENT_STATE_UNSPECIFIED, numbers, now_ms)
 
 
-def _is_forgotten(state: State, number: int, preparation: Assignment, now_ms: int) -> bool:
-    holder = state.duties.holder(number)
+def _is_forgotten(state: State, number: int) -> bool:
+    row, holder = state.duties.duties[number], state.duties.holder(number)
     if holder is None:
-        return suspects.is_suspect(state.duties.duties[number])
-    since_ms = max(preparation.since_ms, holder.since_ms)
-    return holder.state in _HAS and now_ms - since_ms >= FORGOTTEN_PREPARATION_MS
+        return suspects.is_suspect(row)
+    return holder.state in _HAS and _stays(state, state.duties.shards[holder.shard], row)
 
 
 def _tidy_shard(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
@@ -337,8 +335,6 @@ def _prepared_for(state: State, shard: Shard, pallet: Pallet) -> dict[int, int]:
     """The duties that the shard is to release once another shard has prepared for them. By duty: since when the other
     shard prepares. Duties that a migration moves are left out.
     """
-    if not pallet.warm:
-        return {}
     found: dict[int, int] = {}
     for one in state.duties.on_shard[shard.name].values():
         if one.state in _HAS and state.duties.duties[one.duty].pallet == pallet.id:
@@ -346,7 +342,7 @@ def _prepared_for(state: State, shard: Shard, pallet: Pallet) -> dict[int, int]:
                 other for other in state.duties.assignments(one.duty) if other.state == _A.ASSIGNMENT_STATE_PREPARING
             )
             since_ms = min((other.since_ms for other in others), default=None)
-            if since_ms is not None and Placed.duty(one.duty) not in state.moving:
+            if since_ms is not None and Placed.duty(one.duty) not in state.under_way:
                 found[one.duty] = since_ms
     return found
 

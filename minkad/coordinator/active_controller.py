@@ -234,6 +234,8 @@ class ActiveController(Deciding):
         """
         self.confirmed_at = max(self.confirmed_at, asked_at)
         self._end_waits(asked_at)
+        if self._unconfirmed and self._asked_at < asked_at:  # their question was lost
+            self._ask_for_waiting()
         self._judge_soon()
         self.shards.judge()
 

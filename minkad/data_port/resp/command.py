@@ -57,7 +57,7 @@ class Command:
     def check(self, words: Words) -> None:
         """Raises RespError for the wrong number of arguments."""
         if len(words) != self.arity if self.arity > 0 else not -self.arity <= len(words) <= self.most:
-            raise wrong_number(self.name, self._limit() if self.arity < 0 and len(words) > self.most else "")
+            raise wrong_number(self.name, self._limit() if self.last == -1 and len(words) > self.most else "")
 
     def keys(self, words: Sequence[bytes]) -> list[bytes]:
         """The keys among the words."""
@@ -67,9 +67,7 @@ class Command:
         return list(words[self.first : end : self.step])
 
     def _limit(self) -> str:
-        if self.last == -1:
-            return f": at most {(self.most - self.first) // self.step} keys"
-        return f": at most {self.most - 1} arguments"
+        return f": at most {(self.most - self.first) // self.step} keys"
 
 
 def wrong_number(name: str, limit: str = "") -> RespError:

@@ -119,3 +119,22 @@ async def test_a_quorum_is_asked_once_for_all_that_wait() -> None:
         await asyncio.gather(*later)
     assert len(h.for_waiting()) == 2
     h.controller.close()
+
+
+async def test_a_lost_question_is_asked_again() -> None:
+    """A leader whose disk is stalled drops answers."""
+    h = Questions()
+    first = asyncio.create_task(h.controller.up_to_date())
+    await until(lambda: len(h.for_waiting()) == 1)
+    h.now += 0.1
+    periodic = h.now
+    h.now += 0.1
+    second = asyncio.create_task(h.controller.up_to_date())
+    await h.look_around()
+    h.controller._confirmed(periodic)
+    await first
+    (_, (asked_at, confirmed)) = h.for_waiting()
+    assert asked_at == h.now
+    confirmed(asked_at)
+    await second
+    h.controller.close()

@@ -128,6 +128,23 @@ def test_a_migration_does_not_wait_for_a_preparation_that_nobody_needs(world: Du
     world.check_tables()
 
 
+def test_a_shard_that_is_drained_too_no_longer_prepares(world: DutyWorld) -> None:
+    """s1 keeps its duties until there is a place for them."""
+    _draining_warm(world)
+    world.state.nodes["byzantium"] = Node(id="byzantium", state=NodeState.NODE_STATE_DRAINING, emptied=True)
+    world.duties.shards["s2"].node = "byzantium"
+    world.now_ms += TIMER_MS
+    world.follow()
+    assert not world.duties.preparing
+    world.now_ms += PREPARED_WITHIN_MS
+    world.settle()
+    assert world.counts() == {"s1": 10, "s2": 0}
+    world.join("s3")
+    world.settle()
+    assert world.counts() == {"s1": 0, "s2": 0, "s3": 10}
+    world.check_tables()
+
+
 def test_a_drain_goes_on_although_a_rebalance_waits_for_its_preparations(world: DutyWorld) -> None:
     _draining_warm(world)
     assert world.rebalance("feeds")

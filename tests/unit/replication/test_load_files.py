@@ -104,7 +104,7 @@ async def test_the_end_of_the_node_gives_the_pulls_up() -> None:
 
 @pytest.fixture
 def told(caplog: pytest.LogCaptureFixture) -> Callable[[], list[tuple[str, str]]]:
-    """Returns the node and the reason of each line of the log, and and clears the log."""
+    """Returns the node and the reason of each line of the log, and clears the log."""
     caplog.set_level(logging.INFO, module.log.name)
 
     def told() -> list[tuple[str, str]]:

@@ -208,25 +208,27 @@ def _tidy(state: State, now_ms: int) -> Iterator[Record]:
 
 
 def _forgotten_preparations(state: State, now_ms: int) -> Iterator[Record]:
-    """Drop a preparation in two cases. The shard that was to release the duty keeps it after all. Or that shard has
-    failed, and the duty is a suspect now: a suspect goes only to a shard that isn't preparing or attaching anything.
+    """Drop a preparation in three cases. The shard that was to release the duty keeps it after all. Or the shard that
+    prepares can no longer have it. Or the holder has failed, and the duty is a suspect now: a suspect goes only to a
+    shard that isn't preparing or attaching anything.
     A migration that has begun ends its preparation itself; one that is PENDING waits for the end of this preparation.
     """
     due: dict[str, list[int]] = {}
     for number, name in state.duties.preparing:
         if Placed.duty(number) in state.under_way or not is_registered(state.duties.shards[name]):
             continue
-        if _is_forgotten(state, number):
+        if _is_forgotten(state, number, name):
             due.setdefault(name, []).append(number)
     for name, numbers in due.items():
         yield from in_state(name, _A.ASSIGNMENT_STATE_UNSPECIFIED, numbers, now_ms)
 
 
-def _is_forgotten(state: State, number: int) -> bool:
+def _is_forgotten(state: State, number: int, name: str) -> bool:
     row, holder = state.duties.duties[number], state.duties.holder(number)
     if holder is None:
         return suspects.is_suspect(row)
-    return holder.state in _HAS and _stays(state, state.duties.shards[holder.shard], row)
+    is_kept = _stays(state, state.duties.shards[holder.shard], row)
+    return holder.state in _HAS and (is_kept or not _takes(state, row, name))
 
 
 def _tidy_shard(state: State, shard: Shard, now_ms: int) -> Iterator[Record]:
@@ -336,14 +338,11 @@ def _prepared_for(state: State, shard: Shard, pallet: Pallet) -> dict[int, int]:
     shard prepares. Duties that a migration moves are left out.
     """
     found: dict[int, int] = {}
-    for one in state.duties.on_shard[shard.name].values():
-        if one.state in _HAS and state.duties.duties[one.duty].pallet == pallet.id:
-            others = (
-                other for other in state.duties.assignments(one.duty) if other.state == _A.ASSIGNMENT_STATE_PREPARING
-            )
-            since_ms = min((other.since_ms for other in others), default=None)
-            if since_ms is not None and Placed.duty(one.duty) not in state.under_way:
-                found[one.duty] = since_ms
+    for number, name in state.duties.preparing:
+        holder, one = state.duties.assignment(number, shard.name), state.duties.assignment(number, name)
+        is_due = holder is not None and holder.state in _HAS and Placed.duty(number) not in state.under_way
+        if is_due and one is not None and state.duties.duties[number].pallet == pallet.id:
+            found[number] = one.since_ms
     return found
 
 

@@ -167,7 +167,6 @@ def test_only_commands_with_any_number_of_keys_have_any_number_of_words() -> Non
     ("words", "most"),
     [
         ([b"MSETNX", *[b"k", b"v"] * 1001], "'msetnx' command: at most 1000 keys"),
-        ([b"SET", b"k", b"v", *[b"GET"] * 62], "'set' command: at most 63 arguments"),
     ],
 )
 def test_an_error_about_too_many_words_names_the_limit(words: list[bytes], most: str) -> None:
@@ -182,3 +181,9 @@ def test_an_error_about_too_many_words_names_the_limit(words: list[bytes], most:
 def test_a_fixed_number_of_arguments_has_no_other_limit() -> None:
     with pytest.raises(RespError, match=r"^ERR wrong number of arguments for 'get' command$"):
         COMMANDS[b"GET"].check([b"GET", *[b"k"] * 100])
+
+
+def test_an_error_names_no_limit_that_is_not_the_commands() -> None:
+    """PING takes one argument; the limit of its words only protects the node."""
+    with pytest.raises(RespError, match=r"^ERR wrong number of arguments for 'ping' command$"):
+        COMMANDS[b"PING"].check([b"PING", *[b"x"] * 1024])

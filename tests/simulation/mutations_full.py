@@ -28,7 +28,6 @@ from minkad.core.controller import (
     reassignment,
     selectors,
 )
-from minkad.core.controller.data_ports import DataPortJudge
 from minkad.core.controller.decision import Steps
 from minkad.core.controller.failure_detector import FailureDetector
 from minkad.core.controller.membership import FailNodes
@@ -218,10 +217,6 @@ def fail_nodes_one_by_one() -> Sequence[Patch]:
         *no_time_to_find_it(),
         (FailureDetector, "suspects_itself", lambda *_: False),
     ]
-
-
-def ignore_dead_data_ports() -> Sequence[Patch]:
-    return [(DataPortJudge, "withheld", lambda *_: "")]
 
 
 # Decisions and state

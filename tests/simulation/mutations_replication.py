@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from minka.cluster.in_sync import has_everything
 from minka.v1.cluster_pb2 import Partition
 from minka.v1.coordinator_pb2 import IsrChange
-from minkad.core.clearance import Clearance
 from minkad.core.controller import isr
 from minkad.core.replication.eligibility import Eligibility
 from minkad.core.replication.entries import SplitMarker
@@ -46,15 +45,6 @@ def shrink_before_recorded() -> Sequence[Patch]:
 def age_without_clearance() -> Sequence[Patch]:
     """A leader says that its data is up to date although its clearance has ended."""
     return [(NodeTable, "last_clearance", lambda _, now: now)]
-
-
-def clearance_of_zero_seconds() -> Sequence[Patch]:
-    """A grant of 0 seconds counts as if clearance had been held until then: a former leader calls its data new."""
-
-    def grant(self: Clearance, sent_at: float, seconds: float) -> None:
-        self._until = max(self._until, sent_at + seconds)
-
-    return [(Clearance, "grant", grant)]
 
 
 def commit_without_one_replica() -> Sequence[Patch]:

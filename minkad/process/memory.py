@@ -191,6 +191,11 @@ class Share:
         self._is_closed = False
 
     @property
+    def is_closed(self) -> bool:
+        """True if the stream or call is over: nobody takes its answers."""
+        return self._is_closed
+
+    @property
     def has_plenty(self) -> bool:
         """True if there is room for any answer: a quick check that is nearly always true."""
         limit = self._memory.limit

@@ -13,14 +13,14 @@ from minka.cluster.routing_table import Route
 from minka.errors import MinkaError
 from minka.wire.data_port import keep_alive
 from minka.wire.key_operations import Operation, Outcome
-from minka.wire.kv_frames import MAX_VALUE_BYTES, Op
+from minka.wire.kv_frames import MAX_ANSWER_BYTES, MAX_VALUE_BYTES, Op
 from minkad.data_port.resp.command import Command, Kind, Words, upper
 from minkad.data_port.resp.gets import MAX_KEYS, GetSlot, run_of_gets
 from minkad.data_port.resp.intake import Intake
 from minkad.data_port.resp.keyspaces import ClusterView, View
 from minkad.data_port.resp.receiving import UNCOUNTED_BYTES, Receiving
 from minkad.data_port.resp.refusals import check_keys, no_keyspace, too_large, unknown
-from minkad.data_port.resp.replies import OK, RespError, bulk, internal
+from minkad.data_port.resp.replies import OK, RespError, answer_too_large, bulk, internal
 from minkad.data_port.resp.service import Service
 from minkad.data_port.resp.slots import Joined, Owner, Part, SetSlot, Slot
 from minkad.data_port.resp.untaken import Untaken
@@ -369,6 +369,8 @@ class RespConnection:
         """Read checked keys by requests; `finish` gets the results of `op`. The answer goes to `owner`, if any, else to
         this connection.
         """
+        if len(distinct := list(dict.fromkeys(keys))) < len(keys):
+            keys, finish = distinct, _for_each(keys, distinct, finish)
         joined = Joined(owner or self, len(keys), finish, is_write=False, share=self.share)
         begin = self.service.reads.begin
         begin(self.view, op, self.share, joined, keys, self.is_readonly, only_presence=only_presence)
@@ -566,3 +568,18 @@ class RespConnection:
         if self._has_more:
             self._settle_soon()
         return self._has_more
+
+
+def _for_each(
+    keys: list[bytes], distinct: list[bytes], finish: Callable[[list[object]], bytes]
+) -> Callable[[list[object]], bytes]:
+    """Make the answer for `keys`, of which some are equal, from the results for the distinct keys."""
+    places = {key: place for place, key in enumerate(distinct)}
+
+    def made(results: list[object]) -> bytes:
+        found = [results[places[key]] for key in keys]
+        if sum([len(one) for one in found if isinstance(one, bytes)]) > MAX_ANSWER_BYTES:
+            raise answer_too_large()
+        return finish(found)
+
+    return made

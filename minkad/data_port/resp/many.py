@@ -10,7 +10,7 @@ from minka.wire.kv_frames import MAX_ANSWER_BYTES
 from minkad.data_port.resp.command import Words, upper
 from minkad.data_port.resp.connection import RespConnection
 from minkad.data_port.resp.refusals import check_keys
-from minkad.data_port.resp.replies import OK, RespError, integer, internal
+from minkad.data_port.resp.replies import OK, RespError, answer_too_large, integer, internal
 from minkad.data_port.resp.slots import Owner, Slot
 
 PIECE_WORDS: Final = 1000
@@ -94,7 +94,7 @@ class Many(Slot):
         self._kept += len(answer)
         self._connection.share.take_until_answered(len(answer))
         if self._kept > MAX_ANSWER_BYTES:
-            self._end(RespError("ERR TOO_LARGE: the answer would have more than 32 MiB").encoded)
+            self._end(answer_too_large().encoded)
         elif self._at < len(self._words):
             self._go_on(self._next)
         else:

@@ -12,7 +12,7 @@ from minka.wire.kv_frames import Op
 from minkad.data_port.resp.errands import Errand, Means
 from minkad.data_port.resp.keyspaces import View
 from minkad.data_port.resp.replies import RespError
-from minkad.data_port.resp.slots import Joined, Parts
+from minkad.data_port.resp.slots import Joined, Results
 from minkad.process.memory import Share
 from minkad.replication.serving.client_requests import FEW_BYTES
 
@@ -28,7 +28,7 @@ class Read(Errand):
     __slots__ = ("_joined", "_keys", "_positions")
 
     def __init__(
-        self, means: Means, view: View, op: Op, share: Share, joined: Parts, keys: list[bytes], positions: list[int]
+        self, means: Means, view: View, op: Op, share: Share, joined: Results, keys: list[bytes], positions: list[int]
     ) -> None:
         super().__init__(means, view, op, share)
         self._joined = joined
@@ -38,6 +38,11 @@ class Read(Errand):
     def keys(self) -> list[bytes]:
         """The keys."""
         return self._keys
+
+    @property
+    def positions(self) -> list[int]:
+        """The places of the keys in the answer."""
+        return self._positions
 
     def body(self) -> bytes:
         """A `ReadBody`."""
@@ -87,13 +92,20 @@ class Read(Errand):
 
 
 class Then:
-    """The first half of a read that was too large. The second half begins when all results of the first are there."""
+    """The first half of a read that was too large. The second half begins when all results of the first are there,
+    unless they no longer count.
+    """
 
-    def __init__(self, joined: Parts, missing: int, second: Read) -> None:
+    def __init__(self, joined: Results, missing: int, second: Read) -> None:
         """`missing`: the number of results of the first half."""
         self._joined = joined
         self._missing = missing
         self._second = second
+
+    @property
+    def lost(self) -> RespError | None:
+        """See `Results`."""
+        return self._joined.lost
 
     def have(self, positions: Sequence[int], results: Sequence[object], size: int = 0) -> None:
         """Results have come."""
@@ -107,7 +119,11 @@ class Then:
 
     def _came(self, count: int) -> None:
         self._missing -= count
-        if not self._missing:
+        if self._missing:
+            return
+        if (error := self._joined.lost) is not None:
+            self._joined.lack(self._second.positions, error)
+        else:
             asyncio.get_running_loop().call_soon(self._second.send)
 
 
@@ -122,16 +138,19 @@ class Presence:
         self._under_way = under_way
         self._waiting: list[Look] = []
 
+    @property
+    def lost(self) -> RespError | None:
+        """See `Results`."""
+        return self._joined.lost
+
     def have(self, positions: Sequence[int], results: Sequence[object], size: int = 0) -> None:
         """Values have come."""
         self._joined.have(positions, [None if value is None else b"" for value in results])
         self._ended()
 
     def lack(self, positions: Sequence[int], error: RespError) -> None:
-        """An error has come instead of these results. The answer will be this error, so drop the waiting looks."""
-        waiting, self._waiting = self._waiting, []
-        for some in (positions, *(look.positions for look in waiting)):
-            self._joined.lack(some, error)
+        """An error has come instead of these results."""
+        self._joined.lack(positions, error)
         self._ended()
 
     def wait(self, looks: Sequence["Look"]) -> None:
@@ -141,7 +160,11 @@ class Presence:
 
     def _ended(self) -> None:
         self._under_way -= 1
-        if not self._under_way and self._waiting:
+        if (error := self._joined.lost) is not None:
+            waiting, self._waiting = self._waiting, []
+            for look in waiting:
+                self._joined.lack(look.positions, error)
+        elif not self._under_way and self._waiting:
             self._under_way = 1
             asyncio.get_running_loop().call_soon(self._waiting.pop().send)  # others are served in between
 
@@ -167,11 +190,6 @@ class Look(Read):
         super().__init__(means, view, op, share, presence, keys, positions)
         self._presence = presence
         self._is_alone = is_alone
-
-    @property
-    def positions(self) -> list[int]:
-        """The places of the keys in the answer."""
-        return self._positions
 
     def divided(self) -> None:
         """Look in pieces."""

@@ -47,6 +47,11 @@ def bulk(value: bytes | None, resp3: bool) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(value), value) if value is not None else NULL[resp3]
 
 
+def answer_too_large() -> RespError:
+    """The error for an answer over the limit of an answer."""
+    return RespError("ERR TOO_LARGE: the answer would have more than 32 MiB")
+
+
 def values(found: Iterable[bytes | None], resp3: bool) -> bytes:
     """An answer with several values."""
     encoded = [bulk(value, resp3) for value in found]

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from minka.wire.key_operations import Outcome
 from minka.wire.kv_frames import MAX_ANSWER_BYTES
-from minkad.data_port.resp.replies import OK, RespError, internal
+from minkad.data_port.resp.replies import OK, RespError, answer_too_large, internal
 from minkad.process.memory import Share
 
 
@@ -118,12 +118,19 @@ class Joined(Slot):
         self._share = share
         self._kept = 0  # bytes taken from the share
 
+    @property
+    def lost(self) -> RespError | None:
+        """The error that is the answer, whatever comes; None while further results count."""
+        if self._error is None and self._share is not None and self._share.is_closed:
+            self._error = RespError("ERR the connection is closed")
+        return self._error
+
     def have(self, positions: Sequence[int], results: Sequence[object], size: int = 0) -> None:
         """Results of `size` bytes have come."""
         if self._share is not None:
             if self._kept + size > MAX_ANSWER_BYTES:
                 self.results = [None] * len(self.results)
-                self._error = self._error or RespError("ERR TOO_LARGE: the answer would have more than 32 MiB")
+                self._error = self._error or answer_too_large()
             if len(positions) < self._missing:
                 self._kept += size
                 self._share.take_until_answered(size)
@@ -169,6 +176,14 @@ class Parts(Protocol):
 
     def lack(self, positions: Sequence[int], error: RespError) -> None:
         """An error has come instead of these results."""
+
+
+class Results(Parts, Protocol):
+    """The results of reads that are done one after the other."""
+
+    @property
+    def lost(self) -> RespError | None:
+        """The error with which the other reads can be given up; None while their results count."""
 
 
 class Part:

@@ -463,3 +463,61 @@ async def test_long_words_are_refused(tmp_path: Path) -> None:
 def array(*words: bytes) -> bytes:
     """Encode a command as clients send it: as an array of words."""
     return b"*%d\r\n" % len(words) + b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words])
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of keys in the reads that are sent to leaders."""
+    found, send = list[int](), Read._send
+
+    def counted(self: Read) -> None:
+        found.append(len(self.keys()))
+        send(self)
+
+    monkeypatch.setattr(Read, "_send", counted)
+    return found
+
+
+async def test_repeated_keys_are_read_once(tmp_path: Path, sent: list[int]) -> None:
+    async with cluster(tmp_path) as c:
+        athens = await led_by_byzantium(c, {b"large": bytes(16 * MIB), b"a": b"1", b"b": b"2"})
+        async with client(athens, table_of(c, RANGES)) as one:
+            assert await one.say("EXISTS" + " large" * 900) == [b":900"]
+            (refused,) = await one.say("MGET" + " large" * 300)
+            assert refused.startswith(b"-ERR TOO_LARGE")
+            assert await one.bulks("MGET" + " a b none a" * 50) == [b"1", b"2", None, b"1"] * 50
+    assert sum(sent) < 20, sent
+
+
+async def test_an_answer_that_is_too_large_ends_the_reads_for_it(tmp_path: Path, sent: list[int]) -> None:
+    rows: dict[bytes, bytes | None] = {b"k%d" % number: bytes(9 * MIB) for number in range(16)}
+    async with cluster(tmp_path) as c:
+        athens = await led_by_byzantium(c, rows)
+        async with client(athens, table_of(c, RANGES)) as one:
+            (refused,) = await one.say("MGET " + " ".join(key.decode() for key in rows))
+            assert refused.startswith(b"-ERR TOO_LARGE")
+    assert sent.count(1) <= 4, "four values are too large together"
+
+
+@pytest.mark.parametrize("command", ["EXISTS", "MGET"])
+async def test_the_reads_for_a_client_that_has_gone_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    rows: dict[bytes, bytes | None] = {b"k%d" % number: bytes(3 * MIB) for number in range(8)}
+    async with cluster(tmp_path) as c:
+        athens = await led_by_byzantium(c, rows)
+        async with client(athens, table_of(c, RANGES)) as one:
+            alone, send = list[bytes](), Read._send
+
+            def gone_at_the_first(self: Read) -> None:
+                if len(self.keys()) == 1:
+                    alone.extend(self.keys())
+                    for connection in list(one.service.connections.values()):
+                        connection.abort()
+                send(self)
+
+            monkeypatch.setattr(Read, "_send", gone_at_the_first)
+            one.ask(f"{command} " + " ".join(key.decode() for key in rows))
+            await until(lambda: bool(alone) and not one.service.connections)
+            await until(lambda: athens.clients_memory.used < MIB)
+        assert len(alone) <= 2

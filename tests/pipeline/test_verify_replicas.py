@@ -56,8 +56,10 @@ def snapshots(cluster: LocalCluster) -> set[Path]:
 
 def damage(cluster: LocalCluster, node: str, partition: int) -> None:
     """Change some bytes in the middle of the largest file of the replica."""
-    files = (cluster.node(node).data_dir / "partitions" / str(partition)).glob("*.sst")
-    path = max(files, key=lambda file: file.stat().st_size)
+    folder = cluster.node(node).data_dir / "partitions" / str(partition)
+    # When a load ends, a follower may only have its mark in the log, and take the file in a moment later.
+    eventually("the follower has taken a file in", lambda: any(folder.glob("*.sst")))
+    path = max(folder.glob("*.sst"), key=lambda file: file.stat().st_size)
     content = bytearray(path.read_bytes())
     middle = len(content) // 2
     content[middle : middle + 64] = bytes(byte ^ 0xFF for byte in content[middle : middle + 64])
